@@ -1,0 +1,55 @@
+"""Sequence mixers, memory tasks and their evaluation, in the tools of Hugging Face.
+
+Importing the package registers every config and model with the Auto classes, which needs torch and transformers.
+Names from data, training, evaluation and the Hub are loaded on first use. Without torch, ``hf_memory.tasks`` and
+``hf_memory.metrics`` still import.
+"""
+
+import importlib
+import importlib.util
+from typing import Any
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "load_dataset": "hf_memory.data.builder",
+    "MemoryTrainer": "hf_memory.training",
+    "MemoryCollator": "hf_memory.data.collator",
+    "MemoryCache": "hf_memory.cache",
+    "MemoryConfig": "hf_memory.configuration",
+    "Mixer": "hf_memory.modeling",
+    "MIXERS": "hf_memory.mixers",
+    "TASKS": "hf_memory.tasks",
+    "make_task": "hf_memory.tasks",
+    "mixer_config": "hf_memory.auto",
+    "mixer_model": "hf_memory.auto",
+    "evaluate_lengths": "hf_memory.evaluation",
+    "use_backend": "hf_memory.ops._kernels",
+    "available_backends": "hf_memory.ops._kernels",
+}
+
+
+def _class_modules() -> dict[str, str]:
+    """Names of all config and model classes, and the module that defines each."""
+    from hf_memory.mixers import MIXERS
+
+    suffixes = ("Config", "Model", "ForCausalLM", "ForTokenClassification")
+    stems = {stem: f"hf_memory.mixers.{key}" for key, stem in MIXERS.items()} | {"Hybrid": "hf_memory.hybrid"}
+    return {f"Memory{stem}{suffix}": module for stem, module in stems.items() for suffix in suffixes}
+
+
+def __getattr__(name: str) -> Any:
+    module = _LAZY.get(name) or _class_modules().get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(module), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_LAZY, *_class_modules()])
+
+
+if importlib.util.find_spec("torch") is not None and importlib.util.find_spec("transformers") is not None:
+    from hf_memory.auto import register_all
+
+    register_all()

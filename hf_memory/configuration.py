@@ -1,0 +1,161 @@
+"""The configuration that every mixer shares: the fields that the spine reads."""
+
+import difflib
+import importlib.metadata
+from dataclasses import fields
+from typing import Any, ClassVar, Literal
+
+from huggingface_hub.dataclasses import strict
+from packaging.version import InvalidVersion, Version
+from transformers import GenerationConfig, PreTrainedConfig
+from transformers.utils import logging
+
+logger = logging.get_logger(__name__)
+
+# Keys that transformers and Trainer write into saved configs, or accept, without declaring them as fields.
+_TRANSFORMERS_KEYS = {
+    "attn_implementation",
+    "auto_map",
+    "bos_token_id",
+    "decoder_start_token_id",
+    "eos_token_id",
+    "experts_implementation",
+    "finetuning_task",
+    "is_decoder",
+    "model_type",
+    "name_or_path",
+    "num_labels",
+    "output_attentions",
+    "pad_token_id",
+    "per_layer_config",
+    "quantization_config",
+    "sep_token_id",
+    "task_specific_params",
+    "tie_last_hidden_states",
+    "tokenizer_class",
+    "torch_dtype",
+    "use_return_dict",
+}
+
+
+@strict
+class MemoryConfig(PreTrainedConfig):
+    """Fields common to all models of the package. A mixer's config adds its own.
+
+    Attributes:
+        vocab_size: Number of input ids.
+        hidden_size: Width D of the residual stream.
+        num_hidden_layers: Number of blocks.
+        intermediate_size: Width of the block's MLP; 0 for blocks without one.
+        hidden_act: Activation of the MLP, a name of ``transformers.activations``.
+        mlp_gated: Multiply the activated projection with a second, linear one (GLU).
+        norm: Norm before each part of a block and before the head.
+        norm_eps: Epsilon of the norms.
+        residual: Add each part of a block to its input; False gives the plain stacks of classical recurrent nets.
+        block_conv_kernel: Width W of a short causal depthwise convolution before every mixer; 0 for none. A mixer's own
+            convolution is its field ``conv_kernel``.
+        position_embedding: Position code added to the token embeddings.
+        max_position_embeddings: Longest input where something is built for a length: learned positions, the filters of
+            Hyena and BaseConv.
+        embedding_dropout: Dropout on the embeddings.
+        residual_dropout: Dropout on what each part of a block adds to the residual stream.
+        initializer_range: Standard deviation of linear and embedding weights.
+        scale_residual_init: Divide the initial output projections by sqrt(2 * num_hidden_layers) (Radford et al.,
+            2019).
+        tie_word_embeddings: Share the input embedding with the causal head.
+        use_cache: Return the state by default outside of training.
+        hf_memory_version: Version that wrote the config.
+    """
+
+    model_type: ClassVar[str] = "memory"
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["cache", "past_key_values"]
+
+    vocab_size: int = 8192
+    hidden_size: int = 64
+    num_hidden_layers: int = 2
+    intermediate_size: int = 0
+    hidden_act: str = "gelu"
+    mlp_gated: bool = False
+    norm: Literal["rms", "layer", "none"] = "rms"
+    norm_eps: float = 1e-5
+    residual: bool = True
+    block_conv_kernel: int = 0
+    position_embedding: Literal["none", "sinusoidal", "learned"] = "none"
+    max_position_embeddings: int = 2048
+    embedding_dropout: float = 0.0
+    residual_dropout: float = 0.0
+    initializer_range: float = 0.02
+    scale_residual_init: bool = True
+    tie_word_embeddings: bool = True
+    use_cache: bool = True
+    hf_memory_version: str | None = None
+
+    def __post_init__(self, **kwargs: Any):
+        self._refuse_unknown(kwargs)
+        super().__post_init__(**kwargs)
+        self.hf_memory_version = installed_version()
+
+    def _refuse_unknown(self, given: dict[str, Any]) -> None:
+        known = _TRANSFORMERS_KEYS | set(GenerationConfig().to_dict())
+        unknown = [name for name in given if name not in known and not name.startswith("_")]
+        if not unknown:
+            return
+        if _is_newer(self.hf_memory_version, installed_version()) or _is_newer(
+            self.transformers_version, importlib.metadata.version("transformers")
+        ):
+            logger.warning(f"{type(self).__name__}: keys of a newer version are kept but not read: {unknown}")
+            return
+        own = [field.name for field in fields(self)]
+        near = difflib.get_close_matches(unknown[0], own, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise ValueError(
+            f"{type(self).__name__} has no field {unknown[0]!r}{hint} Its fields: {', '.join(sorted(own))}"
+        )
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> "MemoryConfig":
+        """Build the config from a dictionary. Raises a ``ValueError`` if it is one of another mixer."""
+        saved = config_dict.get("model_type", cls.model_type)
+        if saved != cls.model_type:
+            raise ValueError(
+                f"model_type: this is a config of {saved!r}, and {cls.__name__} reads {cls.model_type!r}; "
+                "load it with AutoConfig, AutoModel or the classes of its own mixer"
+            )
+        return super().from_dict(config_dict, **kwargs)
+
+    def validate_sizes(self) -> None:
+        """Check the ranges of the shared fields."""
+        for name in ("vocab_size", "hidden_size", "num_hidden_layers", "max_position_embeddings"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("intermediate_size", "block_conv_kernel", "initializer_range"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
+        for name in ("embedding_dropout", "residual_dropout"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
+        if self.norm_eps <= 0:
+            raise ValueError(f"norm_eps must be above 0, got {self.norm_eps}")
+
+    def validate_heads(self) -> None:
+        """Check that the heads, where a mixer has some, divide its width."""
+        num_heads = getattr(self, "num_heads", None)
+        if num_heads is not None and (num_heads < 1 or self.hidden_size % num_heads):
+            raise ValueError(f"num_heads must divide hidden_size={self.hidden_size}, got {num_heads}")
+
+
+def installed_version() -> str | None:
+    """Version of the installed package; None where the code runs without being installed."""
+    try:
+        return importlib.metadata.version("hf_memory")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _is_newer(saved: str | None, installed: str | None) -> bool:
+    if saved is None or installed is None:
+        return False
+    try:
+        return Version(saved) > Version(installed)
+    except InvalidVersion:
+        return False

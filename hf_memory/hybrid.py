@@ -1,0 +1,105 @@
+"""Stacks of unlike layers.
+
+    layers = ["base_conv", {"mixer": "attention", "window": 64}]
+
+Each entry is a mixer key, or a dictionary with a key and fields of that mixer's config. Fields that all mixers share
+come from the hybrid's own config. The state is that of the layers, and so is every law that they obey.
+"""
+
+import dataclasses
+import importlib
+from typing import Any, ClassVar
+
+from huggingface_hub.dataclasses import strict
+
+from hf_memory.configuration import MemoryConfig
+from hf_memory.heads import MemoryForCausalLM, MemoryForTokenClassification
+from hf_memory.mixers import MIXERS
+from hf_memory.modeling import MemoryModel, Mixer
+from hf_memory.tasks.base import check_names
+
+_DEFAULT_LAYERS = ("base_conv", "linear_transformer")
+
+
+@strict
+class MemoryHybridConfig(MemoryConfig):
+    """Configuration of a stack of unlike layers.
+
+    Attributes:
+        layers: Mixer keys, or dictionaries ``{"mixer": key, **fields of its config}``. Where ``num_hidden_layers`` is a
+            multiple of their number, the list is repeated.
+        num_hidden_layers: Number of blocks; 0 means as many as ``layers``.
+    """
+
+    model_type: ClassVar[str] = "memory_hybrid"
+
+    layers: list[str | dict[str, Any]] = dataclasses.field(default_factory=lambda: list(_DEFAULT_LAYERS))
+    num_hidden_layers: int = 0
+
+    def __post_init__(self, **kwargs: Any):
+        if self.num_hidden_layers == 0:
+            self.num_hidden_layers = len(self.layers)
+        super().__post_init__(**kwargs)
+
+    def validate_layers(self) -> None:
+        """Check that every layer names a mixer and fields of its config, and that the list fits the depth."""
+        if not self.layers or self.num_hidden_layers % len(self.layers):
+            raise ValueError(
+                f"num_hidden_layers must be a multiple of the {len(self.layers)} entries of layers, "
+                f"got {self.num_hidden_layers}"
+            )
+        for layer in self.layers:
+            self.layer_config(layer)
+
+    def layer_config(self, layer: str | dict[str, Any]) -> MemoryConfig:
+        """The config of one entry of ``layers``, with the shared fields of this one."""
+        fields = {"mixer": layer} if isinstance(layer, str) else dict(layer)
+        key = fields.pop("mixer", None)
+        if key is None:
+            raise ValueError(f"layers: an entry needs the key 'mixer', got {layer}")
+        check_names([key], MIXERS, "mixer in layers")
+        module = importlib.import_module(f"hf_memory.mixers.{key}")
+        cls = getattr(module, f"Memory{MIXERS[key]}Config")
+        own = {field.name for field in dataclasses.fields(cls)} - _SHARED
+        check_names(fields, own, f"field of {cls.__name__} in layers (shared fields belong to the hybrid's config)")
+        return cls(**{name: getattr(self, name) for name in _SHARED}, **fields)
+
+
+_SHARED = {field.name for field in dataclasses.fields(MemoryConfig)} - {
+    "architectures",
+    "dtype",
+    "hf_memory_version",
+    "id2label",
+    "label2id",
+    "transformers_version",
+}
+
+
+class MemoryHybridModel(MemoryModel):
+    """Base model with a stack of unlike layers."""
+
+    config_class = MemoryHybridConfig
+
+    def layer_plan(self, config: MemoryHybridConfig) -> list[tuple[MemoryConfig, type[Mixer]]]:
+        """Config and mixer of each block."""
+        plan = []
+        for index in range(config.num_hidden_layers):
+            layer = config.layer_config(config.layers[index % len(config.layers)])
+            key = layer.model_type.removeprefix("memory_")
+            mixer = getattr(importlib.import_module(f"hf_memory.mixers.{key}"), f"{MIXERS[key]}Mixer")
+            plan.append((layer, mixer))
+        return plan
+
+
+class MemoryHybridForCausalLM(MemoryForCausalLM):
+    """A stack of unlike layers with a language model head."""
+
+    config_class = MemoryHybridConfig
+    model_class = MemoryHybridModel
+
+
+class MemoryHybridForTokenClassification(MemoryForTokenClassification):
+    """A stack of unlike layers with a head per position."""
+
+    config_class = MemoryHybridConfig
+    model_class = MemoryHybridModel

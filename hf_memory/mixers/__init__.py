@@ -1,0 +1,12 @@
+"""The table of mixers. It holds strings and imports nothing.
+
+A mixer is one file here and one line in :data:`MIXERS`. All other names follow from the key: ``delta_net`` is defined
+in ``mixers/delta_net.py``, has the model type ``memory_delta_net``, the classes ``DeltaNetMixer`` and
+``MemoryDeltaNetConfig``, ``MemoryDeltaNetModel``, ``MemoryDeltaNetForCausalLM`` and
+``MemoryDeltaNetForTokenClassification``.
+"""
+
+MIXERS: dict[str, str] = {
+    "attention": "Attention",
+}
+"""Mixer key to the stem of its class names."""

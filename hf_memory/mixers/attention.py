@@ -1,0 +1,166 @@
+"""Softmax attention with five position codes and an optional sliding window.
+
+    o_t = W_o sum_s softmax_s(q_t . k_s / sqrt(K) + bias) v_s        (Vaswani et al., 2017, equations 1 and 5)
+
+Symbols: q, k, v = linear maps of the input per head; s runs over positions with 0 <= t - s < ``window``.
+Position codes: none; RoPE (Su et al., 2021, equation 34; half-split layout, as in Llama); ALiBi (Press et al., 2022,
+section 3, as in Bloom); sinusoidal and learned codes are added to the embeddings by ``position_embedding``.
+
+State: keys and values of the tokens that a later one can see, 2 * min(T, window - 1) * H * K numbers, plus their
+positions. Deviation from the first paper: no biases by default.
+"""
+
+from typing import ClassVar, Literal
+
+import torch
+from huggingface_hub.dataclasses import strict
+from torch import nn
+
+from hf_memory.configuration import MemoryConfig
+from hf_memory.heads import MemoryForCausalLM, MemoryForTokenClassification
+from hf_memory.layers import ShortConvolution, State, join_state, mark_residual_output, real_token_mask, split_state
+from hf_memory.modeling import MemoryModel, Mixer
+from hf_memory.ops.attention import alibi_slopes, attention, rotate
+
+
+@strict
+class MemoryAttentionConfig(MemoryConfig):
+    """Configuration of softmax attention.
+
+    Attributes:
+        num_heads: Number of heads H; divides ``hidden_size``.
+        position_code: Position code inside of the mixer.
+        rope_theta: Base of the RoPE frequencies.
+        window: Tokens that a token sees, itself included; 0 for all.
+        attention_bias: Biases in the projections.
+        attention_dropout: Dropout on the attention weights.
+        conv_kernel: Width of a short convolution on queries, keys and values; 0 for none.
+    """
+
+    model_type: ClassVar[str] = "memory_attention"
+
+    num_heads: int = 2
+    position_code: Literal["none", "rope", "alibi"] = "rope"
+    rope_theta: float = 10_000.0
+    window: int = 0
+    attention_bias: bool = False
+    attention_dropout: float = 0.0
+    conv_kernel: int = 0
+
+    def validate_attention(self) -> None:
+        """Check window, convolution and dropout."""
+        if self.window < 0:
+            raise ValueError(f"window must be at least 1, or 0 for no window, got {self.window}")
+        if self.conv_kernel < 0:
+            raise ValueError(f"conv_kernel must be at least 0, got {self.conv_kernel}")
+        if not 0.0 <= self.attention_dropout < 1.0:
+            raise ValueError(f"attention_dropout must be in [0, 1), got {self.attention_dropout}")
+        if self.rope_theta <= 0:
+            raise ValueError(f"rope_theta must be above 0, got {self.rope_theta}")
+
+
+class AttentionMixer(Mixer):
+    """Multi-head softmax attention."""
+
+    growing_state = True
+
+    def __init__(self, config: MemoryAttentionConfig, layer_idx: int):
+        super().__init__(config, layer_idx)
+        width, bias = config.hidden_size, config.attention_bias
+        self.num_heads = config.num_heads
+        self.qkv_proj = nn.Linear(width, 3 * width, bias=bias)
+        self.conv = ShortConvolution(3 * width, config.conv_kernel, activation="silu") if config.conv_kernel else None
+        self.out_proj = mark_residual_output(nn.Linear(width, width, bias=bias))
+
+    def initial_state(self, batch_size: int) -> State:
+        """No columns."""
+        heads = (self.num_heads, self.config.hidden_size // self.num_heads)
+        return {
+            "key": self.state_tensor(batch_size, 0, *heads, dtype=self.out_proj.weight.dtype),
+            "value": self.state_tensor(batch_size, 0, *heads, dtype=self.out_proj.weight.dtype),
+            "positions": self.state_tensor(batch_size, 0, dtype=torch.int64),
+            **join_state({"conv": self.conv.initial_state(batch_size) if self.conv else None}),
+        }
+
+    def state_size(self, length: int | None = None) -> int:
+        """Numbers held after ``length`` tokens. Raises a ``ValueError`` without a length if there is no window."""
+        if length is None and not self.config.window:
+            raise ValueError("length: the state of attention without a window grows, so its size needs a length")
+        limit = self.config.window - 1 if self.config.window else length
+        columns = limit if length is None else min(length, limit)
+        return 2 * columns * self.config.hidden_size + (self.conv.state_size() if self.conv else 0)
+
+    def forward(self, hidden_states, state=None, lengths=None, position_ids=None, return_state=True):
+        """See :class:`hf_memory.layers.StatefulLayer`."""
+        batch, time, width = hidden_states.shape
+        if position_ids is None:
+            position_ids = self._next_positions(state, batch, time, hidden_states.device)
+        projected, conv_state = self.qkv_proj(hidden_states), None
+        if self.conv is not None:
+            projected, conv_state = self.conv(projected, split_state(state, "conv"), lengths, None, return_state)
+        query, key, value = projected.view(batch, time, 3, self.num_heads, -1).unbind(2)
+        slopes = None
+        if self.config.position_code == "rope":
+            query, key = (rotate(tensor, position_ids, self.config.rope_theta) for tensor in (query, key))
+        elif self.config.position_code == "alibi":
+            slopes = alibi_slopes(self.num_heads).to(hidden_states.device)
+        positions = position_ids
+        if lengths is not None:
+            positions = position_ids.masked_fill(~real_token_mask(lengths, time), -1)
+        fresh = state is None or not state["key"].shape[1]
+        if not fresh:
+            key, value = (
+                torch.cat([state[name].to(new.dtype), new], dim=1) for name, new in (("key", key), ("value", value))
+            )
+            positions = torch.cat([state["positions"], positions], dim=1)
+        dropout = self.config.attention_dropout if self.training else 0.0
+        window = self.config.window
+        output = attention(query, key, value, position_ids, positions, slopes, window, fresh, dropout)
+        output = self.out_proj(output.reshape(batch, time, width))
+        if not return_state:
+            return output, None
+        kept = self._keep(key, value, positions, ragged=lengths is not None)
+        return output, {**kept, **join_state({"conv": conv_state})}
+
+    def _keep(self, key: torch.Tensor, value: torch.Tensor, positions: torch.Tensor, ragged: bool) -> State:
+        """The columns that a later token can see, and no more."""
+        columns = key.shape[1]
+        if ragged:
+            # Real columns go to the right end of each row, so that cutting on the left drops padding and old tokens.
+            order = positions.argsort(dim=1, stable=True)
+            positions = positions.gather(1, order)
+            index = order[:, :, None, None].expand_as(key)
+            key, value = key.gather(1, index), value.gather(1, index)
+            columns = int((positions >= 0).sum(1).max())
+        if self.config.window:
+            columns = min(columns, self.config.window - 1)
+        first = key.shape[1] - columns
+        return {"key": key[:, first:], "value": value[:, first:], "positions": positions[:, first:]}
+
+    @staticmethod
+    def _next_positions(state: State | None, batch: int, time: int, device: torch.device) -> torch.Tensor:
+        steps = torch.arange(time, device=device).expand(batch, -1)
+        if state is None or not state["positions"].shape[1]:
+            return steps
+        return state["positions"].max(1, keepdim=True).values + 1 + steps
+
+
+class MemoryAttentionModel(MemoryModel):
+    """Base model with softmax attention."""
+
+    config_class = MemoryAttentionConfig
+    mixer_class = AttentionMixer
+
+
+class MemoryAttentionForCausalLM(MemoryForCausalLM):
+    """Softmax attention with a language model head."""
+
+    config_class = MemoryAttentionConfig
+    model_class = MemoryAttentionModel
+
+
+class MemoryAttentionForTokenClassification(MemoryForTokenClassification):
+    """Softmax attention with a head per position."""
+
+    config_class = MemoryAttentionConfig
+    model_class = MemoryAttentionModel

@@ -1,0 +1,123 @@
+"""Softmax attention over a growing history, with the position codes that act inside of it.
+
+    o_t = sum_s softmax_s(q_t . k_s / sqrt(K) + bias(t - s)) v_s      (Vaswani et al., 2017, equation 1)
+
+where s runs over the real positions with 0 <= t - s < window.
+"""
+
+import math
+
+import torch
+from torch.nn import functional as F
+
+
+def attention_recurrent(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    query_positions: torch.Tensor,
+    key_positions: torch.Tensor,
+    slopes: torch.Tensor | None = None,
+    window: int = 0,
+) -> torch.Tensor:
+    """The definition: one query after the other, and no fused kernel.
+
+    Args:
+        query: (B, T, H, K).
+        key: (B, S, H, K), the history and the new columns.
+        value: (B, S, H, V).
+        query_positions: (B, T), increasing.
+        key_positions: (B, S); -1 marks an empty column.
+        slopes: Slope of each head's linear bias (H,), or None.
+        window: Largest t - s + 1; 0 for no limit.
+
+    Returns:
+        Outputs (B, T, H, V).
+    """
+    mask = attention_mask(query_positions, key_positions, window)
+    outputs = []
+    for step, one in enumerate(query.unbind(1)):
+        scores = torch.einsum("bhk,bshk->bhs", one, key) / math.sqrt(query.shape[-1])
+        if slopes is not None:
+            distance = query_positions[:, step, None] - key_positions
+            scores = scores - slopes.to(scores)[:, None] * distance[:, None].to(scores)
+        scores = scores.masked_fill(~mask[:, step, None], -torch.inf)
+        weights = scores.softmax(-1).masked_fill(~mask[:, step, None], 0)
+        outputs.append(torch.einsum("bhs,bshv->bhv", weights, value))
+    return torch.stack(outputs, dim=1)
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    query_positions: torch.Tensor,
+    key_positions: torch.Tensor,
+    slopes: torch.Tensor | None = None,
+    window: int = 0,
+    is_causal: bool = False,
+    dropout: float = 0.0,
+) -> torch.Tensor:
+    """Attention by ``scaled_dot_product_attention``; arguments and result as in :func:`attention_recurrent`.
+
+    Args:
+        is_causal: The caller's word that queries and keys are the same columns, without history, so that no mask is
+            needed where there is neither bias nor window. Right padding then needs none either: causality hides it.
+        dropout: Dropout on the attention weights.
+    """
+    query, key, value = (tensor.transpose(1, 2) for tensor in (query, key, value))
+    if is_causal and slopes is None and (window == 0 or window >= key.shape[2]):
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True, dropout_p=dropout).transpose(1, 2)
+    mask = attention_mask(query_positions, key_positions, window).unsqueeze(1)
+    if slopes is not None:
+        distance = (query_positions.unsqueeze(2) - key_positions.unsqueeze(1)).unsqueeze(1)
+        bias = -slopes.to(query).view(1, -1, 1, 1) * distance.to(query)
+        # Rows of padding may see nothing at all; a large finite number keeps their softmax defined.
+        mask = bias.masked_fill(~mask, torch.finfo(query.dtype).min / 2)
+    else:
+        # A query without any key attends to all of them: its output is that of a padded column and is not read.
+        mask = mask | ~mask.any(-1, keepdim=True)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout).transpose(1, 2)
+
+
+def attention_mask(query_positions: torch.Tensor, key_positions: torch.Tensor, window: int = 0) -> torch.Tensor:
+    """True where query t (B, T) may see key s (B, S): (B, T, S)."""
+    distance = query_positions.unsqueeze(2) - key_positions.unsqueeze(1)
+    mask = (key_positions >= 0).unsqueeze(1) & (distance >= 0)
+    return mask & (distance < window) if window else mask
+
+
+def rotate(hidden_states: torch.Tensor, positions: torch.Tensor, theta: float) -> torch.Tensor:
+    """Rotary position embedding in the half-split layout (Su et al., 2021, equation 34).
+
+    Args:
+        hidden_states: (B, T, H, K). The first 2 * floor(K / 2) channels are rotated.
+        positions: (B, T).
+        theta: Base of the frequencies.
+
+    Returns:
+        (B, T, H, K), computed in at least float32 and returned in the dtype of the input.
+    """
+    size = hidden_states.shape[-1] // 2 * 2
+    dtype = torch.promote_types(hidden_states.dtype, torch.float32)
+    exponent = torch.arange(0, size, 2, device=positions.device, dtype=torch.int64).to(torch.float32) / max(size, 1)
+    angle = (positions.unsqueeze(-1).float() * (1.0 / theta**exponent)).unsqueeze(2)
+    cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
+    first, second = hidden_states[..., :size].to(dtype).chunk(2, dim=-1)
+    rotated = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+    return torch.cat([rotated.to(hidden_states.dtype), hidden_states[..., size:]], dim=-1)
+
+
+def alibi_slopes(num_heads: int) -> torch.Tensor:
+    """Slopes of attention with linear biases (Press et al., 2022, section 3): 2^(-8h/H) for H a power of two.
+
+    For other numbers of heads, those of the next lower power of two are followed by every second one of the next
+    higher.
+
+    Returns:
+        (H,), float32.
+    """
+    lower = 2 ** math.floor(math.log2(num_heads))
+    slopes = [2.0 ** (-8.0 * (head + 1) / lower) for head in range(lower)]
+    extra = [2.0 ** (-8.0 * (2 * head + 1) / (2 * lower)) for head in range(num_heads - lower)]
+    return torch.tensor(slopes + extra)

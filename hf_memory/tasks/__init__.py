@@ -1,0 +1,33 @@
+"""The table of tasks. Importing it needs numpy alone.
+
+A task is one file here and one line in :data:`TASKS`; datasets, cards, metrics and tests run over the table.
+"""
+
+import importlib
+
+from hf_memory.tasks.base import IGNORE_INDEX, Preset, Segment, Task, check_names
+
+TASKS: dict[str, str] = {
+    "bit_parity": "BitParity",
+    "copying": "Copying",
+    "group_word_problem": "GroupWordProblem",
+    "mqar": "MQAR",
+    "selective_copying": "SelectiveCopying",
+}
+"""Task key (also the module's name) to class name."""
+
+
+def task_class(key: str) -> type[Task]:
+    """The class of a task. Raises a ``ValueError`` that suggests the nearest key where there is none."""
+    check_names([key], TASKS, "task")
+    return getattr(importlib.import_module(f"hf_memory.tasks.{key}"), TASKS[key])
+
+
+def make_task(key: str, **knobs: object) -> Task:
+    """Construct a task by key, with knobs checked by name."""
+    cls = task_class(key)
+    check_names(knobs, cls.knob_names(), f"knob of task {key!r}")
+    return cls(**knobs)
+
+
+__all__ = ["IGNORE_INDEX", "TASKS", "Preset", "Segment", "Task", "make_task", "task_class"]
