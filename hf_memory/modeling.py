@@ -131,6 +131,10 @@ class MemoryBlock(GradientCheckpointingLayer):
         """Numbers held per sequence after ``length`` tokens."""
         return sum(part.state_size(length) for part in self.parts.values())
 
+    def reset_state(self, state: State, mask: torch.Tensor) -> State:
+        """Put the rows where ``mask`` (B,) is True back to the initial state."""
+        return join_state({n: part.reset_state(split_state(state, n) or {}, mask) for n, part in self.parts.items()})
+
 
 class MemoryPreTrainedModel(PreTrainedModel):
     """Loading, initialisation and optimiser groups."""
@@ -254,6 +258,11 @@ class MemoryModel(MemoryPreTrainedModel):
     def state_size(self, length: int | None = None) -> int:
         """Numbers held per sequence by all blocks after ``length`` tokens."""
         return sum(layer.state_size(length) for layer in self.layers)
+
+    def reset_rows(self, cache: MemoryCache, mask: torch.Tensor) -> MemoryCache:
+        """A new cache in which the rows where ``mask`` (B,) is True start again."""
+        states = [layer.reset_state(state, mask) for layer, state in zip(self.layers, cache.states, strict=True)]
+        return MemoryCache(states, cache.positions.masked_fill(mask, 0), cache.num_columns)
 
     @can_return_tuple
     def forward(

@@ -90,6 +90,12 @@ class AttentionMixer(Mixer):
         columns = limit if length is None else min(length, limit)
         return 2 * columns * self.config.hidden_size + (self.conv.state_size() if self.conv else 0)
 
+    def reset_state(self, state: State, mask: torch.Tensor) -> State:
+        """Empty the columns of the rows where ``mask`` (B,) is True."""
+        conv = self.conv.reset_state(split_state(state, "conv"), mask) if self.conv else None
+        kept = {**state, "positions": state["positions"].masked_fill(mask.unsqueeze(1), -1)}
+        return {**kept, **join_state({"conv": conv})}
+
     def forward(self, hidden_states, state=None, lengths=None, position_ids=None, return_state=True):
         """See :class:`hf_memory.layers.StatefulLayer`."""
         batch, time, width = hidden_states.shape

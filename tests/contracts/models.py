@@ -1,0 +1,41 @@
+"""Small models of every type, and comparisons that the contract tests share."""
+
+import pytest
+import torch
+
+from hf_memory.auto import mixer_config, mixer_model, model_keys
+
+VOCAB, WIDTH, LENGTH = 11, 16, 12
+
+every_model = pytest.mark.parametrize("key", model_keys())
+
+
+def make(key, head="causal", dtype=torch.float32, seed=0, **fields):
+    """A freshly initialised model in evaluation mode whose weights are large enough to matter."""
+    torch.manual_seed(seed)
+    config = mixer_config(key, vocab_size=VOCAB, hidden_size=WIDTH, num_labels=3, initializer_range=0.3, **fields)
+    return mixer_model(config, head).eval().to(dtype)
+
+
+def tokens(batch=3, length=LENGTH):
+    """Random ids (B, T)."""
+    return torch.randint(0, VOCAB, (batch, length))
+
+
+def tolerance(model):
+    """Largest difference between one pass and pieces that the mixers of a model allow in float32."""
+    return max(layer.mixer.float32_tolerance for layer in model.base_model.layers)
+
+
+def close(actual, expected, atol):
+    """Compare, naming the largest difference."""
+    torch.testing.assert_close(actual, expected, atol=atol, rtol=0)
+
+
+def close_states(actual, expected, atol):
+    """Compare two caches leaf by leaf."""
+    assert torch.equal(actual.positions, expected.positions)
+    for ours, theirs in zip(actual.states, expected.states, strict=True):
+        assert list(ours) == list(theirs)
+        for name in ours:
+            close(ours[name], theirs[name], atol)
