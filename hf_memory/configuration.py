@@ -34,7 +34,6 @@ _TRANSFORMERS_KEYS = {
     "tie_last_hidden_states",
     "tokenizer_class",
     "torch_dtype",
-    "use_return_dict",
 }
 
 
@@ -93,7 +92,7 @@ class MemoryConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs: Any):
         self._refuse_unknown(kwargs)
         super().__post_init__(**kwargs)
-        self.hf_memory_version = installed_version()
+        self.hf_memory_version = installed_version() or self.hf_memory_version
 
     def _refuse_unknown(self, given: dict[str, Any]) -> None:
         known = _TRANSFORMERS_KEYS | set(GenerationConfig().to_dict())

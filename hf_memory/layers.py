@@ -34,6 +34,8 @@ class StatefulLayer(nn.Module):
     """Names of own parameters whose authors train them at a learning rate of at most 1e-3."""
     growing_state: bool = False
     """Whether the state grows with the length."""
+    limited_length: bool = False
+    """Whether inputs longer than ``max_position_embeddings`` are refused."""
     float32_tolerance: float = 1e-5
     """Largest difference between one pass and pieces in float32. Forms that use an FFT round more: 1e-4."""
 

@@ -11,10 +11,15 @@ every_model = pytest.mark.parametrize("key", model_keys())
 
 
 def make(key, head="causal", dtype=torch.float32, seed=0, **fields):
-    """A freshly initialised model in evaluation mode whose weights are large enough to matter."""
+    """A model in evaluation mode whose weights are large enough to matter, those that start at zero too."""
     torch.manual_seed(seed)
     config = mixer_config(key, vocab_size=VOCAB, hidden_size=WIDTH, num_labels=3, initializer_range=0.3, **fields)
-    return mixer_model(config, head).eval().to(dtype)
+    model = mixer_model(config, head)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1 and not parameter.any():
+                parameter.normal_(std=0.3)
+    return model.eval().to(dtype)
 
 
 def tokens(batch=3, length=LENGTH):
