@@ -166,7 +166,7 @@ def peers(key: str, width: int) -> dict[str, Callable[[], nn.Module]]:
         },
         "based": {
             "fla BasedLinearAttention": from_module(
-                "fla.layers", "BasedLinearAttention", hidden_size=width, num_heads=heads
+                "fla.layers", "BasedLinearAttention", hidden_size=width, num_heads=heads, num_key_value_heads=heads
             )
         },
         "qlstm": {"fla HGRN": from_module("fla.layers", "HGRNAttention", hidden_size=width)},
@@ -379,11 +379,14 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, for a test of the road")
     parser.add_argument("--budget", type=float, default=400.0, help="seconds for all sections")
     parser.add_argument("--mixers", nargs="*", default=list(MIXERS), choices=list(MIXERS), help="which mixers")
+    parser.add_argument("--lengths", nargs="*", type=int, help="lengths of the speed section")
     arguments = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu" and not arguments.smoke:
         parser.exit(2, "No CUDA device is visible. Run with --smoke to try the script on a CPU.\n")
     scale, clock = SMOKE if arguments.smoke else FULL, Clock(arguments.budget)
+    if arguments.lengths:
+        scale = dataclasses.replace(scale, lengths=tuple(arguments.lengths))
     report: dict[str, Any] = {"environment": environment(device), "ceilings": ceilings(device, scale)}
     report.update(correctness={}, speed=[], cells=[])
     for key in arguments.mixers:

@@ -7,6 +7,22 @@ in ``mixers/delta_net.py``, has the model type ``memory_delta_net``, the classes
 """
 
 MIXERS: dict[str, str] = {
+    "rnn": "RNN",
+    "lstm": "LSTM",
+    "gru": "GRU",
+    "nru": "NRU",
+    "qlstm": "QLSTM",
+    "lru": "LRU",
+    "linear_transformer": "LinearTransformer",
+    "delta_net": "DeltaNet",
     "attention": "Attention",
+    "based": "Based",
+    "h3": "H3",
+    "hyena": "Hyena",
+    "rwkv": "RWKV",
+    "mamba": "Mamba",
+    "s4d": "S4D",
+    "ids4": "IDS4",
+    "base_conv": "BaseConv",
 }
 """Mixer key to the stem of its class names."""

@@ -8,11 +8,16 @@ import importlib
 from hf_memory.tasks.base import IGNORE_INDEX, Preset, Segment, Task, check_names
 
 TASKS: dict[str, str] = {
+    "associative_recall": "AssociativeRecall",
     "bit_parity": "BitParity",
     "copying": "Copying",
+    "dyck": "Dyck",
     "group_word_problem": "GroupWordProblem",
+    "interval_counting": "IntervalCounting",
     "mqar": "MQAR",
     "selective_copying": "SelectiveCopying",
+    "string_copy": "StringCopy",
+    "updating_mqar": "UpdatingMQAR",
 }
 """Task key (also the module's name) to class name."""
 

@@ -103,8 +103,8 @@ class Task(abc.ABC):
         """Draw rows. All randomness comes from ``rng``.
 
         Returns:
-            ``input_ids`` (n, L) int32 and ``labels`` (n, L), int32 or float32, with ``IGNORE_INDEX`` where a position is
-            not supervised; ``L`` is ``row_length(length)``.
+            ``input_ids`` (n, L) int32 and ``labels`` (n, L), int32 or float32, with ``IGNORE_INDEX`` where a position
+            is not supervised; ``L`` is ``row_length(length)``.
         """
 
     @abc.abstractmethod
@@ -112,7 +112,7 @@ class Task(abc.ABC):
         """Derive the labels of rows (n, L) from their ids alone, by another road than the sampler's."""
 
     def annotate(self, input_ids: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
-        """What metrics score and slice by, derived from raw rows: arrays (n, L) by name, ``score`` (bool) among them."""
+        """What metrics score and slice by, derived from raw rows: arrays (n, L) by name, ``score`` among them."""
         return {"score": labels != IGNORE_INDEX}
 
     @abc.abstractmethod
@@ -125,7 +125,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def num_distinct(self, length: int) -> int:
-        """Number of distinct rows of ``length`` that the sampler can draw (exact, or a lower bound where it is huge)."""
+        """Number of distinct rows of ``length`` that can be drawn (exact, or a lower bound where it is huge)."""
 
     def enumerate(self, length: int) -> np.ndarray:
         """All distinct ``input_ids`` of ``length`` as (n, L) int32. Only called where ``num_distinct`` is small.

@@ -1,0 +1,125 @@
+"""The only door to kernels: which backend runs an operation, and why.
+
+Three backends have names: ``torch`` (always there), ``numba`` (compiled loops on the CPU) and ``triton`` (GPU). A
+kernel module is one line of ``KERNELS``; it is imported on first use and offers
+
+    refusal(**what) -> str | None    why it cannot run on tensors like these, or None where it can
+
+beside the loops that the file of the operation calls. An operation without a kernel runs in torch.
+"""
+
+import difflib
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import ModuleType
+
+import torch
+
+logger = logging.getLogger(__name__)
+
+BACKENDS = ("auto", "torch", "numba", "triton")
+
+# (operation, backend) -> the module behind it. No operation has a triton kernel.
+KERNELS = {("diagonal_scan", "numba"): "hf_memory.ops._numba_diagonal_scan"}
+
+_requested: ContextVar[str | None] = ContextVar("hf_memory_backend", default=None)
+
+
+def available_backends() -> tuple[str, ...]:
+    """Names of the backends whose package is installed, ``torch`` first."""
+    return ("torch", *(name for name in BACKENDS[2:] if _is_installed(name)))
+
+
+@functools.cache
+def _is_installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+@contextmanager
+def use_backend(name: str) -> Iterator[None]:
+    """Run the operations called inside the ``with`` block on one backend.
+
+    It overrides the environment variable ``HF_MEMORY_BACKEND``; an operation's own ``backend`` argument overrides both.
+
+    Raises:
+        ValueError: The name is unknown, or its package is not installed.
+    """
+    token = _requested.set(_checked(name, "backend"))
+    try:
+        yield
+    finally:
+        _requested.reset(token)
+
+
+def resolve_backend(op: str, requested: str = "auto", **what: object) -> str:
+    """Choose the backend that runs an operation.
+
+    Args:
+        op: Name of the operation, for instance ``"diagonal_scan"``.
+        requested: The caller's ``backend`` argument; ``"auto"`` leaves the choice to ``use_backend``, then to
+            ``HF_MEMORY_BACKEND``, then to what is fastest and installed.
+        **what: Facts that a kernel may refuse, at least ``device`` (``torch.device``) and ``dtype`` (``torch.dtype``).
+
+    Returns:
+        ``"torch"``, or the name of a backend whose kernel takes tensors like these. A kernel that is missing or refuses
+        leaves the work to torch, with one line in the log where the backend was asked for by name.
+
+    Raises:
+        ValueError: The requested name is unknown, or its package is not installed.
+    """
+    name = _checked(requested, "backend")
+    if name == "auto":
+        name = _requested.get() or _checked(os.environ.get("HF_MEMORY_BACKEND") or "auto", "HF_MEMORY_BACKEND")
+    candidates = BACKENDS[2:] if name == "auto" else (name,)
+    for candidate in candidates:
+        reason = "" if candidate == "torch" else _refusal(op, candidate, **what)
+        if not reason:
+            return candidate
+        if name != "auto":
+            _warn_once(f"{op} runs in torch instead of {candidate}: {reason}")
+    return "torch"
+
+
+@functools.cache
+def load_kernel(op: str, backend: str) -> ModuleType:
+    """Import the kernel module of an operation, once, and report the package behind it.
+
+    Raises:
+        ImportError: The package behind the backend cannot be imported.
+    """
+    module = importlib.import_module(KERNELS[op, backend])
+    logger.info("%s can run on %s %s", op, backend, importlib.metadata.version(backend))
+    return module
+
+
+def _refusal(op: str, backend: str, **what: object) -> str | None:
+    """Say why a backend cannot run an operation on such tensors, or nothing where it can."""
+    if (op, backend) not in KERNELS:
+        return "it has no kernel for this operation"
+    if torch.compiler.is_compiling():
+        return "a compiled graph cannot hold it"
+    try:
+        return load_kernel(op, backend).refusal(**what)
+    except ImportError as error:
+        return f"it cannot be imported ({error})"
+
+
+def _checked(name: str, field: str) -> str:
+    if name not in BACKENDS:
+        nearest = difflib.get_close_matches(str(name), BACKENDS, n=1, cutoff=0.0)[0]
+        raise ValueError(f"{field} must be one of {', '.join(BACKENDS)}; got {name!r}, did you mean {nearest!r}?")
+    if name not in ("auto", *available_backends()):
+        raise ValueError(f"{field} {name!r} is not installed; available: {', '.join(available_backends())}")
+    return name
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    logger.warning(message)

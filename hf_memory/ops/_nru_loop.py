@@ -1,0 +1,223 @@
+"""The loop over time behind :mod:`hf_memory.ops.nru`, in place, with its backward pass.
+
+Symbols as there, with side = k r. With c_i = +-scale gain_i / n_i and n_i = |p_i|_5 |q|_5, the memory receives u q^T,
+u = sum_i c_i p_i, once for writing and once for erasing. For D the gradient (r, side) at the memory,
+
+    du = D q,   dq = D^T u - (sum_i e_i) rho(q),   dp_i = c_i du - e_i rho(p_i),   dgain_i = +-scale dc_i / n_i,
+    dc_i = du . p_i,   e_i = c_i dc_i where n_i is above its floor, else 0,   rho(p) = p^3 |p| / sum |p|^5.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from hf_memory.ops._cells import fold_replicas, replica_rows, unfold_replicas, weight_gradient
+
+NORM_FLOOR = 1e-6
+"""Smallest 5-norm that a direction is divided by: gradients of a vanishing direction stay bounded."""
+LAYER_NORM_EPS = 1e-5
+
+
+class Write(NamedTuple):
+    """What a step's gains and directions (..., 2 k + 4 side) mean; the axis of 2 is writing, erasing."""
+
+    p: Tensor  # (..., 2, k, r)
+    q: Tensor  # (..., 2, side)
+    fifth_p: Tensor  # sum |p_i|^5 in float64 (..., 2, k)
+    fifth_q: Tensor  # (..., 2, 1)
+    factor: Tensor  # +-scale / n_i (..., 2, k)
+    coefficient: Tensor  # c_i (..., 2, k)
+    u: Tensor  # (..., 2, r)
+
+
+def read_gates(gates: Tensor, signs: Tensor, num_heads: int, relu_gains: bool) -> Write:
+    """Split gates, and scale each gain by the norms. Fifth powers are taken in float64: float32 ends at 5e7^5."""
+    gains = gates[..., : 2 * num_heads].unflatten(-1, (2, num_heads))
+    directions = gates[..., 2 * num_heads :].unflatten(-1, (4 * num_heads, -1))
+    wide = directions.double()
+    squares = wide * wide
+    fifth = squares.mul_(squares).mul_(wide.abs()).sum(-1).unflatten(-1, (2, 2, num_heads))
+    fifth_p, fifth_q = fifth[..., 0, :, :], fifth[..., 1, :, :].sum(-1, keepdim=True)
+    norms = (fifth_p * fifth_q).clamp_min_(NORM_FLOOR**5).pow_(0.2)
+    factor = signs / norms.to(gates.dtype)
+    coefficient = factor * (gains.relu() if relu_gains else gains)
+    p = directions[..., : 2 * num_heads, :].unflatten(-2, (2, num_heads))
+    q = directions[..., 2 * num_heads :, :].unflatten(-2, (2, num_heads)).flatten(-2)
+    return Write(p, q, fifth_p, fifth_q, factor, coefficient, (coefficient.unsqueeze(-1) * p).sum(-2))
+
+
+def steepness(directions: Tensor, fifth_powers: Tensor) -> Tensor:
+    """rho = p^3 |p| / sum |p|^5 over the last axis, 0 where the sum is 0."""
+    wide = directions.double()
+    sums = torch.where(fifth_powers > 0, fifth_powers, 1.0).unsqueeze(-1)
+    return (wide * wide * wide * wide.abs() / sums).to(directions.dtype)
+
+
+class NRULoop(torch.autograd.Function):
+    """All steps forward, then all steps backward, without a graph."""
+
+    @staticmethod
+    def forward(
+        pre: Tensor,
+        weight_hh: Tensor,
+        weight_memory: Tensor,
+        bias_memory: Tensor,
+        norm_weight: Tensor | None,
+        norm_bias: Tensor | None,
+        initial: Tensor,
+        num_heads: int,
+        scale: float,
+        relu_gains: bool,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Run the recurrence.
+
+        Args:
+            pre: Input part W x + b (T, R, B, D).
+            weight_hh: U (R, D, D + M).
+            weight_memory: G (R, 2 k + 4 side, D + M).
+            bias_memory: b_G (R, 1, 2 k + 4 side).
+            norm_weight: Scale of the layer norm (R, 1, D), or None.
+            norm_bias: Its shift (R, 1, D), or None.
+            initial: h and m (R, B, D + M).
+            num_heads: k.
+            scale: 1 for a sum over the heads, 1 / k for a mean.
+            relu_gains: Whether gains pass through a ReLU.
+
+        Returns:
+            h and m after every step (T, R, B, D + M), and for the backward pass the gates (T, R, B, 2 k + 4 side), what
+            the layer norm gave before scale and shift (T, R, B, D), and its inverse deviations (T, R, B, 1).
+        """
+        size, signs = pre.shape[-1], _signs(pre, scale)
+        state = initial.clone(memory_format=torch.contiguous_format)
+        h, m = state[..., :size], state[..., size:]
+        transposed_hh, transposed_memory = weight_hh.mT.contiguous(), weight_memory.mT.contiguous()
+        states = state.new_empty(len(pre), *state.shape)
+        gates = state.new_empty(len(pre), *state.shape[:-1], weight_memory.shape[1])
+        normed, deviations = [], []
+        for t, a in enumerate(pre.unbind(0)):
+            a = torch.baddbmm(a, state, transposed_hh)
+            if norm_weight is not None:
+                scaled, _, deviation = torch.native_layer_norm(a, a.shape[-1:], None, None, LAYER_NORM_EPS)
+                normed.append(scaled)
+                deviations.append(deviation)
+                a = torch.addcmul(norm_bias, scaled, norm_weight)
+            torch.clamp_min(a, 0, out=h)
+            torch.baddbmm(bias_memory, state, transposed_memory, out=gates[t])
+            write = read_gates(gates[t], signs, num_heads, relu_gains)
+            square = m.unflatten(-1, (write.u.shape[-1], -1))
+            for u, q in zip(write.u.unbind(-2), write.q.unbind(-2), strict=True):
+                square.addcmul_(u.unsqueeze(-1), q.unsqueeze(-2))
+            states[t] = state
+        none = state.new_empty(0)
+        return states, gates, torch.stack(normed) if normed else none, torch.stack(deviations) if normed else none
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        _, weight_hh, weight_memory, _, norm_weight, _, initial, *ctx.options = inputs
+        ctx.save_for_backward(*output, weight_hh, weight_memory, norm_weight, initial)
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+        states, gates, normed, deviations, weight_hh, weight_memory, norm_weight, initial = ctx.saved_tensors
+        num_heads, scale, relu_gains = ctx.options
+        grad = torch.zeros_like(states) if grad is None else grad
+        size = weight_hh.shape[1]
+        write = read_gates(gates, _signs(gates, scale), num_heads, relu_gains)
+        factor = write.factor
+        if relu_gains:
+            factor = factor * (gates[..., : 2 * num_heads] > 0).view(factor.shape)
+        above_floor = write.fifth_p * write.fifth_q > NORM_FLOOR**5
+        rising = write.coefficient * above_floor
+        rho_p, rho_q = steepness(write.p, write.fifth_p), steepness(write.q, write.fifth_q.squeeze(-1))
+        positive = states[..., :size] > 0
+        grad_gates, grad_a = torch.empty_like(gates), torch.empty_like(states[..., :size])
+        grad_scaled = torch.empty_like(grad_a) if norm_weight is not None else grad_a
+        total = torch.zeros_like(initial)
+        for t in range(len(states) - 1, -1, -1):
+            total = total + grad[t]
+            parts = _split_gates(grad_gates[t], num_heads)
+            _write_backward(total[..., size:], _at(write, t), factor[t], rising[t], rho_p[t], rho_q[t], parts)
+            total = torch.baddbmm(total, grad_gates[t], weight_memory)
+            torch.mul(total[..., :size], positive[t], out=grad_scaled[t])
+            if norm_weight is not None:
+                grad_a[t] = _norm_backward(grad_scaled[t] * norm_weight, normed[t], deviations[t])
+            total[..., :size] = 0
+            total = torch.baddbmm(total, grad_a[t], weight_hh)
+        grad_memory_h = replica_rows(grad_gates).mT @ replica_rows(states[..., :size])
+        grad_memory_m = weight_gradient(grad_gates, states[..., size:], initial[..., size:])
+        grad_norm = (None, None)
+        if norm_weight is not None:
+            grad_norm = tuple(g.sum((0, 2)).unsqueeze(1) for g in (grad_scaled * normed, grad_scaled))
+        return (
+            grad_a,
+            weight_gradient(grad_a, states, initial),
+            torch.cat([grad_memory_h, grad_memory_m], dim=-1),
+            grad_gates.sum((0, 2)).unsqueeze(1),
+            *grad_norm,
+            total,
+            None,
+            None,
+            None,
+        )
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int | None, ...]]:
+        axes = (1, 0, 0, 0, 0, 0, 0)
+        named = zip(inputs[:7], in_dims[:7], axes, strict=True)
+        folded = [fold_replicas(tensor, in_dim, info.batch_size, axis) for tensor, in_dim, axis in named]
+        *outputs, normed, deviations = NRULoop.apply(*folded, *inputs[7:])
+        # Without a layer norm the last two are empty and have no replica axis.
+        if inputs[4] is None:
+            return (*(unfold_replicas(o, info.batch_size, 1) for o in outputs), normed, deviations), (1, 1, None, None)
+        outputs = [*outputs, normed, deviations]
+        return tuple(unfold_replicas(output, info.batch_size, 1) for output in outputs), (1, 1, 1, 1)
+
+
+def _signs(like: Tensor, scale: float) -> Tensor:
+    """+scale for writing, -scale for erasing (2, 1)."""
+    return like.new_tensor([[scale], [-scale]])
+
+
+def _at(write: Write, t: int) -> Write:
+    """One step of what :func:`read_gates` gave for all steps."""
+    return Write(*(tensor[t] for tensor in write))
+
+
+def _split_gates(gates: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Views on gains (..., 2, k), p (..., 2, k, r) and q (..., 2, side)."""
+    gains, directions = gates[..., : 2 * num_heads], gates[..., 2 * num_heads :]
+    p, q = directions.chunk(2, dim=-1)
+    return gains.unflatten(-1, (2, -1)), p.unflatten(-1, (2, num_heads, -1)), q.unflatten(-1, (2, -1))
+
+
+def _write_backward(
+    grad_memory: Tensor,
+    write: Write,
+    factor: Tensor,
+    rising: Tensor,
+    rho_p: Tensor,
+    rho_q: Tensor,
+    out: tuple[Tensor, Tensor, Tensor],
+) -> None:
+    """Fill the gradient of one step's gains, p and q from that of the memory (R, B, M)."""
+    gains, p, q = out
+    square = grad_memory.unflatten(-1, (write.u.shape[-1], -1))
+    grad_u = write.q @ square.mT
+    grad_c = (grad_u.unsqueeze(-2) * write.p).sum(-1)
+    pulled = grad_c * rising
+    torch.mul(grad_c, factor, out=gains)
+    torch.mul(write.coefficient.unsqueeze(-1), grad_u.unsqueeze(-2), out=p).addcmul_(
+        pulled.unsqueeze(-1), rho_p, value=-1
+    )
+    torch.addcmul(write.u @ square, pulled.sum(-1, keepdim=True), rho_q, value=-1, out=q)
+
+
+def _norm_backward(grad: Tensor, normed: Tensor, deviation: Tensor) -> Tensor:
+    """Gradient at the input of a layer norm from that at its output before scale and shift."""
+    along = (grad * normed).mean(-1, keepdim=True)
+    return deviation * (grad - grad.mean(-1, keepdim=True) - normed * along)

@@ -1,0 +1,127 @@
+r"""Attention with the second-order Taylor weights of Based, in time linear in T.
+
+    o_t = sum_{s<=t} w_ts v_s / (sum_{s<=t} w_ts + eps),     w_ts = 1 + x + x^2 / 2,     x = q_t^T k_s / sqrt(f)
+
+    q_t, k_t  query, key  (B, T, H, f)        S_t  state  (B, H, K, V + 1), the normaliser in its last column;
+    v_t       value       (B, T, H, V)             without normaliser (B, H, K, V)
+
+It is linear attention on features phi with phi(q)^T phi(k) = w; K = 1 + f + f (f + 1) / 2 of them where each product
+of two inputs is kept once, K = 1 + f + f^2 where all are. Inside a chunk the weights are the polynomial itself, which
+costs f products and not K. All weights are at least 1/2, so that the normaliser is safe.
+
+Source: Arora et al. (2024), "Simple linear attention language models balance the recall-throughput tradeoff", section
+4.1. Their code computes all f^2 products.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from hf_memory.ops._cells import without_autocast
+from hf_memory.ops._chunks import check_shapes, join_chunks, split_chunks
+from hf_memory.ops._kernels import resolve_backend
+from hf_memory.ops._linear_attention import combine_chunks, prepare_values, read_out
+from hf_memory.ops.linear_attention import linear_attention_recurrent
+
+
+def taylor_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    symmetric: bool = True,
+    normalize: bool = True,
+    eps: float = 1e-12,
+    initial_state: Tensor | None = None,
+    lengths: Tensor | None = None,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor]:
+    """Attend with weights 1 + s + s^2 / 2, s = q^T k / sqrt(f), in time linear in T.
+
+    Args:
+        query: q (B, T, H, f).
+        key: k (B, T, H, f).
+        value: v (B, T, H, V).
+        symmetric: Keep each product of two features once in the state; outputs are the same.
+        normalize: Divide by the sum of the weights, which are all positive.
+        eps: Added to that sum.
+        initial_state: S_0 (B, H, K, V), or (B, H, K, V + 1) with the normaliser, K features; zeros if None.
+        lengths: Steps that count in each row (B,), all if None.
+        backend: ``"auto"`` or ``"torch"``.
+
+    Returns:
+        Outputs (B, T, H, V) in the dtype of ``value``, and the state at each row's own length, in at least float32.
+
+    Raises:
+        ValueError: Shapes do not fit, or the backend is unknown.
+    """
+    resolve_backend("taylor_attention", backend, device=value.device, dtype=value.dtype)
+    with without_autocast(value):
+        return taylor_attention_chunked(query, key, value, symmetric, normalize, eps, initial_state, lengths)
+
+
+def taylor_attention_recurrent(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    symmetric: bool = True,
+    normalize: bool = True,
+    eps: float = 1e-12,
+    initial_state: Tensor | None = None,
+    lengths: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Run ``linear_attention_recurrent`` on Taylor features; the definition of ``taylor_attention``."""
+    dtype = torch.promote_types(value.dtype, torch.float32)
+    query, key = (taylor_features(tensor.to(dtype), symmetric) for tensor in (query, key))
+    return linear_attention_recurrent(query, key, value, None, normalize, eps, initial_state, lengths)
+
+
+def taylor_attention_chunked(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    symmetric: bool = True,
+    normalize: bool = True,
+    eps: float = 1e-12,
+    initial_state: Tensor | None = None,
+    lengths: Tensor | None = None,
+    chunk_size: int = 128,
+) -> tuple[Tensor, Tensor]:
+    """Run chunks of steps as matrix products; arguments and results as in ``taylor_attention``.
+
+    Args:
+        chunk_size: Steps per chunk; no more than T are used.
+    """
+    check_shapes(key, query=(query, tuple(key.shape)))
+    batch, time = key.shape[:2]
+    chunk = min(chunk_size, time)
+    dtype = torch.promote_types(value.dtype, torch.float32)
+    query, key = (split_chunks(tensor.to(dtype), chunk) for tensor in (query, key))
+    query_features, key_features = (taylor_features(tensor, symmetric) for tensor in (query, key))
+    rows = join_chunks(key_features, batch, time)
+    columns, state = prepare_values(rows, value, normalize, initial_state, lengths)
+    similarity = query @ key.mT / math.sqrt(query.shape[-1])
+    weights = 1 + similarity * (1 + similarity / 2)
+    columns = split_chunks(columns, chunk)
+    sums, state = combine_chunks(query_features, key_features, columns, weights, None, state)
+    return read_out(join_chunks(sums, batch, time), normalize, eps, value.dtype), state
+
+
+def taylor_features(inputs: Tensor, symmetric: bool = True) -> Tensor:
+    """Map x (..., f) to phi(x) (..., K) with phi(q)^T phi(k) = 1 + x + x^2 / 2, where x = q^T k / sqrt(f).
+
+    Args:
+        inputs: Queries or keys (..., f).
+        symmetric: Keep each product of two inputs once; all f^2 products otherwise.
+    """
+    size = inputs.shape[-1]
+    scaled = inputs / size**0.25
+    if symmetric:
+        first, second = torch.triu_indices(size, size, device=inputs.device)
+        select = torch.eye(size, dtype=inputs.dtype, device=inputs.device)
+        weights = (1 + (first == second).to(inputs.dtype)).rsqrt()  # x_i x_j stands for x_j x_i too, x_i^2 for itself
+        # A product with columns of the identity picks entries exactly, and its gradient is a product too.
+        products = (scaled @ (select[:, first] * weights)) * (scaled @ select[:, second])
+    else:
+        products = (scaled.unsqueeze(-1) * scaled.unsqueeze(-2)).flatten(-2) * math.sqrt(0.5)
+    return torch.cat((torch.ones_like(scaled[..., :1]), scaled, products), dim=-1)

@@ -1,0 +1,30 @@
+"""Checks of knobs, shared by the tasks: each raises a ``ValueError`` that names the field and the accepted range."""
+
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import Any
+
+
+def check_int(name: str, value: Any, low: int, high: int | None = None, *, optional: bool = False) -> None:
+    """Raise unless ``value`` is an integer in [low, high]; ``None`` passes where ``optional``."""
+    if optional and value is None:
+        return
+    is_integer = isinstance(value, Integral) and not isinstance(value, bool)
+    if not is_integer or int(value) < low or (high is not None and int(value) > high):
+        kind = "None or an integer" if optional else "an integer"
+        allowed = f"at least {low}" if high is None else f"between {low} and {high}"
+        raise ValueError(f"{name} must be {kind} {allowed}, got {value!r}")
+
+
+def check_real(name: str, value: object, low: float, high: float, *, open_low: bool = False) -> None:
+    """Raise unless ``value`` is a finite number in [low, high], or in (low, high] where ``open_low``."""
+    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else float("nan")
+    if not low <= number <= high or (open_low and number == low):
+        bracket = "(" if open_low else "["
+        raise ValueError(f"{name} must be a finite number in {bracket}{low:g}, {high:g}], got {value!r}")
+
+
+def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
+    """Raise unless ``value`` is one of ``choices``."""
+    if not any(value == choice and isinstance(value, type(choice)) for choice in choices):
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")

@@ -1,0 +1,247 @@
+"""Bit parity: how many ones have been seen so far, modulo two, at every position."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from hf_memory.tasks._checks import check_int
+from hf_memory.tasks.base import Preset, Segment, Task
+
+_MAX_ENUMERATED = 1 << 26
+_POSTER = "poster, bit parity: trained at 32, evaluated at 48, 64, 128, 256"
+_LONGER = "project page, bit parity: evaluated at sequences 50 % longer"
+_CONTROLLED = "poster, controlled bit parity: exactly 12 ones, evaluated at sequences 50 % longer"
+_SHORT_MIX = "Beck et al. (2024), xLSTM, and Grazzi et al. (2025): trained at lengths 3 to 40, evaluated at 40 to 256"
+
+
+def _controlled(length: int, num_ones: int, **knobs: int) -> Preset:
+    """A preset with a fixed number of ones, whose tests separate a longer sequence from another density of ones.
+
+    ``test_<length>`` keeps the number of ones; the suffixes ``longer_density`` and ``iid`` name the other laws.
+    """
+    longer = length * 3 // 2
+    free: dict[str, int | None] = dict.fromkeys(knobs)
+    tests = {
+        f"test_{longer}_longer_density": (Segment(3_000, longer, {"num_ones": num_ones * 3 // 2, **free}),),
+        f"test_{length}_iid": (Segment(3_000, length, {"num_ones": None, **free}),),
+        f"test_{longer}_iid": (Segment(3_000, longer, {"num_ones": None, **free}),),
+    }
+    lengths: tuple[int, ...] = (length, longer)
+    if knobs:
+        lengths = (length,)
+        tests[f"test_{longer}_longer"] = (Segment(3_000, longer, {"num_ones": num_ones, **free}),)
+    return Preset(length, lengths, {"num_ones": num_ones, **knobs}, tests, source=_CONTROLLED)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BitParity(Task):
+    """Track the parity of a bit string: ``y_t = (x_1 + ... + x_t) mod 2``, so that 1 means an odd number of ones.
+
+    >>> import numpy as np
+    >>> def show(bits):
+    ...     return "".join(map(str, BitParity().solve(np.array([[int(bit) for bit in bits]]))[0]))
+    >>> show("0011010")
+    '0010011'
+    >>> show("010101101")
+    '011001001'
+
+    Bits are independent and uniform, or, in the controlled law, exactly ``num_ones`` of them are 1, on a uniform
+    subset of the positions. The controlled law moves chance away from one half: after the last one the label is
+    constant, and position and current bit alone tell more the denser the ones are.
+
+    Attributes:
+        num_ones: Number of ones in each row; ``None`` for independent bits.
+        distinct_pool: Size of a fixed pool of distinct rows from which all rows come; ``None`` for no limit. It tells
+            memorising a small space apart from a high density of ones. The pool depends on the other knobs alone.
+        modulus: Modulus of the count. 2 is parity; a larger one gives as many classes.
+    """
+
+    key: ClassVar[str] = "bit_parity"
+    head: ClassVar[Literal["causal", "token_classification"]] = "token_classification"
+    category: ClassVar[Literal["stateful", "stable", "counting", "associative", "stack"]] = "stateful"
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "iid_32": Preset(32, (32, 48, 64, 128, 256), source=_POSTER),
+        "iid_16": Preset(16, (16, 24), source=_LONGER),
+        "iid_64": Preset(64, (64, 96), source=_LONGER),
+        "iid_128": Preset(128, (128, 192), source=_LONGER),
+        "iid_256": Preset(256, (256, 384), source=_LONGER),
+        "iid_3_40": Preset((3, 40), (40, 64, 128, 256), source=_SHORT_MIX),
+        "ones12_len16": _controlled(16, 12),
+        "ones12_len32": _controlled(32, 12),
+        "ones4_len32": _controlled(32, 4),
+        "ones20_len32": _controlled(32, 20),
+        "ones12_len32_pool1820": _controlled(32, 12, distinct_pool=1_820),
+    }
+
+    num_ones: int | None = None
+    distinct_pool: int | None = None
+    modulus: int = 2
+
+    def __post_init__(self) -> None:
+        check_int("num_ones", self.num_ones, 0, optional=True)
+        check_int("distinct_pool", self.distinct_pool, 1, optional=True)
+        check_int("modulus", self.modulus, 2)
+
+    @property
+    def vocab_size(self) -> int:
+        """Two: the bits."""
+        return 2
+
+    @property
+    def num_labels(self) -> int:
+        """One class for each remainder."""
+        return self.modulus
+
+    def validate_length(self, length: int) -> None:
+        """Raise where a row cannot hold the ones or where there are fewer rows than the pool asks for."""
+        check_int("length", length, 1)
+        check_int(f"num_ones at length {length}", self.num_ones, 0, length, optional=True)
+        check_int(f"distinct_pool at length {length}", self.distinct_pool, 1, self._space(length), optional=True)
+
+    def sample(self, rng: np.random.Generator, length: int, num_examples: int) -> tuple[np.ndarray, np.ndarray]:
+        """Draw rows: ``input_ids`` and ``labels`` (n, L) int32, every position supervised."""
+        self.validate_length(length)
+        if self.distinct_pool is None:
+            bits = _draw_bits(rng, length, num_examples, self.num_ones)
+        else:
+            pool = _pool(self, length)
+            bits = pool[rng.integers(0, len(pool), size=num_examples)]
+        labels = np.cumsum(bits, axis=1, dtype=np.int32)
+        if self.modulus == 2:
+            labels &= 1
+        else:
+            labels %= self.modulus
+        return bits.astype(np.int32), labels
+
+    def solve(self, input_ids: np.ndarray) -> np.ndarray:
+        """Walk a counter that wraps at the modulus over the bits of each row."""
+        labels = np.empty(input_ids.shape, dtype=np.int32)
+        state = np.zeros(len(input_ids), dtype=np.int32)
+        for position in range(input_ids.shape[1]):
+            state = np.where(input_ids[:, position] == 1, state + 1, state)
+            state[state == self.modulus] = 0
+            labels[:, position] = state
+        return labels
+
+    def annotate(self, input_ids: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
+        """``score`` (every labelled position) and ``ones_so_far``, the count whose remainder is the label."""
+        ones = np.cumsum(input_ids == 1, axis=1, dtype=np.int32)
+        return {**super().annotate(input_ids, labels), "ones_so_far": ones}
+
+    def chance_level(self, metric: str, length: int) -> float:
+        """The best predictor from position and current bit, by exact count; the pool is left out of account.
+
+        ``token_accuracy`` and ``loss`` (nats) are exact for every knob. ``sequence_accuracy`` is known for independent
+        bits and modulus 2: such a predictor can be right at every position for ``2^ceil(L/2)`` of the ``2^L`` rows.
+        NaN for other metrics.
+        """
+        if metric == "token_accuracy":
+            return self.baselines(length)["position_and_token"]
+        if metric == "loss":
+            joint = _joint(length, self.num_ones, self.modulus)
+            given = joint / np.maximum(joint.sum(axis=2, keepdims=True), 1e-300)
+            return float(-(joint * np.log(np.where(joint > 0, given, 1.0))).sum() / length)
+        if metric == "sequence_accuracy" and self.num_ones is None and self.modulus == 2:
+            return 0.5 ** (length // 2)
+        return math.nan
+
+    def baselines(self, length: int) -> dict[str, float]:
+        """Token accuracy of the best predictors that see nothing, the position, the bit, or position and bit."""
+        check_int(f"num_ones at length {length}", self.num_ones, 0, length, optional=True)
+        joint = _joint(length, self.num_ones, self.modulus)
+        return {
+            "majority": float(joint.sum(axis=1).mean(axis=0).max()),
+            "position": float(joint.sum(axis=1).max(axis=1).mean()),
+            "token": float(joint.mean(axis=0).max(axis=1).sum()),
+            "position_and_token": float(joint.max(axis=2).sum(axis=1).mean()),
+        }
+
+    def num_distinct(self, length: int) -> int:
+        """Number of distinct rows, exact."""
+        space = self._space(length)
+        return space if self.distinct_pool is None else min(space, self.distinct_pool)
+
+    def enumerate(self, length: int) -> np.ndarray:
+        """All distinct rows in lexicographic order, or the pool."""
+        self.validate_length(length)
+        if self.distinct_pool is not None:
+            return _pool(self, length).astype(np.int32)
+        return _unrank(length, self.num_ones).astype(np.int32)
+
+    def _space(self, length: int) -> int:
+        return 2**length if self.num_ones is None else math.comb(length, self.num_ones)
+
+
+def _draw_bits(rng: np.random.Generator, length: int, num_examples: int, num_ones: int | None) -> np.ndarray:
+    """Bits (n, L) uint8. A fixed number of ones is placed by selection sampling, which needs integers only."""
+    if num_ones is None:
+        return rng.integers(0, 2, size=(num_examples, length), dtype=np.uint8)
+    bits = np.empty((length, num_examples), dtype=np.uint8)
+    left = np.full(num_examples, num_ones, dtype=np.uint32)
+    for position in range(length):
+        # Of the ``length - position`` places that remain, ``left`` are ones, and each is as likely to be this one.
+        chosen = rng.integers(0, length - position, size=num_examples, dtype=np.uint32) < left
+        left -= chosen
+        bits[position] = chosen
+    return np.ascontiguousarray(bits.T)
+
+
+def _unrank(length: int, num_ones: int | None) -> np.ndarray:
+    """All rows (n, L) uint8 in lexicographic order, each found from its rank."""
+    count = 2**length if num_ones is None else math.comb(length, num_ones)
+    if count > _MAX_ENUMERATED:
+        raise ValueError(f"length {length} has {count} distinct rows; at most {_MAX_ENUMERATED} can be enumerated")
+    rank = np.arange(count, dtype=np.int64)
+    rows = np.empty((count, length), dtype=np.uint8)
+    ones = np.full(count, -1 if num_ones is None else num_ones, dtype=np.int64)
+    for position in range(length):
+        rest = length - position - 1
+        if num_ones is None:
+            rows[:, position] = (rank >> rest) & 1
+            continue
+        # Rows that hold a zero here come first: there are C(rest, ones) of them.
+        zeros_first = np.array([min(math.comb(rest, k), count) for k in range(num_ones + 1)], dtype=np.int64)[ones]
+        bit = rank >= zeros_first
+        rank = rank - np.where(bit, zeros_first, 0)
+        ones = ones - bit
+        rows[:, position] = bit
+    return rows
+
+
+@functools.lru_cache(maxsize=8)
+def _pool(task: BitParity, length: int) -> np.ndarray:
+    """The fixed pool of a task: ``distinct_pool`` distinct rows (P, L) uint8, drawn by a generator of its own."""
+    size, ones = task.distinct_pool or 0, task.num_ones
+    rng = np.random.default_rng([length, 0 if ones is None else ones + 1, size])
+    if 2 * size >= task._space(length):
+        rows = rng.permutation(_unrank(length, ones))[:size]
+    else:
+        rows = np.zeros((0, length), dtype=np.uint8)
+        while len(rows) < size:
+            rows = np.concatenate([rows, _draw_bits(rng, length, 2 * size, ones)])
+            _, first = np.unique(rows, axis=0, return_index=True)
+            rows = rows[np.sort(first)]
+        rows = rows[:size]
+    rows.setflags(write=False)
+    return rows
+
+
+@functools.lru_cache(maxsize=64)
+def _joint(length: int, num_ones: int | None, modulus: int) -> np.ndarray:
+    """Probability (L, 2, C) that the bit at a position is x and its label y."""
+    # The count is a Markov chain. Independent bits need its remainder only; otherwise it says how many ones are left.
+    counts = np.arange(modulus if num_ones is None else num_ones + 1)
+    joint = np.zeros((length, 2, modulus))
+    chance = (counts == 0).astype(np.float64)
+    for position in range(length):
+        one = np.full(len(counts), 0.5) if num_ones is None else (num_ones - counts) / (length - position)
+        stays, moves = chance * (1 - one), np.roll(chance * one, 1)
+        np.add.at(joint[position, 0], counts % modulus, stays)
+        np.add.at(joint[position, 1], counts % modulus, moves)
+        chance = stays + moves
+    joint.setflags(write=False)
+    return joint

@@ -1,0 +1,234 @@
+"""Multi-query associative recall: key-value pairs, then each key once more, whose value is due."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from hf_memory.tasks._checks import check_choice, check_int, check_real
+from hf_memory.tasks._draws import draw_distinct, draw_weighted_distinct, fill_avoiding
+from hf_memory.tasks.base import IGNORE_INDEX, Preset, Segment, Task
+
+FILLERS = ("zero", "random", "random_published")
+_ZOOLOGY = "Arora et al. (2024), Zoology, figure 2"
+_SEED3 = "Okpekpe and Orvieto (2025), Revisiting associative recall in modern recurrent models"
+_BASED = "Arora et al. (2024), Based: mixture of lengths and numbers of pairs"
+_SMALL = "small widths and small budgets: many pairs for the width, or few tokens"
+
+
+def _pairs(num_kv_pairs: int, length: int, source: str, **knobs: str) -> Preset:
+    """Train at one size; test at 1, 2 and 4 times the length, the pairs kept (``test_<L>``) or scaled with it."""
+    tests = {}
+    for factor in (2, 4):
+        pairs = factor * num_kv_pairs
+        segment = Segment(3_000, factor * length, {"num_kv_pairs": pairs})
+        tests[f"test_{factor * length}_kv{pairs}"] = (segment,)
+    knobs_of_all = {"num_kv_pairs": num_kv_pairs, **knobs}
+    return Preset(length, (length, 2 * length, 4 * length), knobs_of_all, tests, source=source)
+
+
+def _based_mixture() -> Preset:
+    """The mixture of the Based paper; its test split averages over sizes that training does not hold."""
+    train = ((100_000, 64, 4), (20_000, 128, 8), (20_000, 256, 16), (20_000, 256, 32), (20_000, 256, 64))
+    test = ((64, 4), (64, 8), (64, 16), (128, 32), (256, 64), (512, 128), (1024, 256))
+    segments = tuple(Segment(1_000, length, {"num_kv_pairs": pairs}) for length, pairs in test)
+    return Preset(
+        length=64,
+        test_lengths=(64,),
+        knobs={"num_kv_pairs": 4, "filler": "random_published"},
+        tests={
+            "test_mixture": segments,
+            **{f"test_{s.length}_kv{s.knobs['num_kv_pairs']}": (s,) for s in segments},
+        },
+        train=tuple(Segment(count, length, {"num_kv_pairs": pairs}) for count, length, pairs in train),
+        source=_BASED,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MQAR(Task):
+    """Recall the value of each key when the key comes again (Arora et al., 2024, Zoology).
+
+    A row is a context ``key value key value ...`` of distinct keys and distinct values, then slots of two tokens. Each
+    key is queried once, in one slot: slot ``g`` is drawn without replacement with weight ``(g + 1)^(power_a - 1)``, and
+    the i-th key gets the i-th slot drawn. All other tokens are filler. The model sees the key and must output its value
+    at once; the value itself is not in the input. By the convention of causal heads the label stands one position after
+    its query.
+
+    >>> import numpy as np
+    >>> row = np.array([[3, 12, 5, 9, 0, 0, 5, 0, 3, 0]])
+    >>> MQAR(vocab_size=16, num_kv_pairs=2).solve(row).tolist()
+    [[-100, -100, -100, -100, -100, -100, -100, 9, -100, 12]]
+
+    Attributes:
+        vocab_size: Number of ids V. Keys come from [1, V/2), values from [V/2, V), and 0 is the blank.
+        num_kv_pairs: Number of pairs k.
+        power_a: Exponent of the slots' law: near 0 most queries come early, 1 is uniform.
+        filler: ``"zero"``; ``"random"``, uniform over the ids that are neither key nor value of the row;
+            ``"random_published"``, uniform over all ids as in the published code, where a key may come again by
+            accident, without a label.
+        num_passes: How often the context is given, one pass after the other.
+        shared_vocab: Draw keys and values from one vocabulary [1, V), so that no id has a role of its own. In one row
+            no id is both key and value.
+    """
+
+    key: ClassVar[str] = "mqar"
+    head: ClassVar[Literal["causal", "token_classification"]] = "causal"
+    category: ClassVar[Literal["stateful", "stable", "counting", "associative", "stack"]] = "associative"
+    headline_metric: ClassVar[str] = "recall"
+    presets: ClassVar[Mapping[str, Preset]] = {
+        "kv4_len64": _pairs(4, 64, _ZOOLOGY),
+        "kv8_len128": _pairs(8, 128, _ZOOLOGY),
+        "kv16_len256": _pairs(16, 256, _ZOOLOGY),
+        "kv64_len512": _pairs(64, 512, _ZOOLOGY),
+        "kv64_len256": _pairs(64, 256, _SEED3),
+        "kv8_len64": _pairs(8, 64, _SMALL),
+        "kv16_len64": _pairs(16, 64, _SMALL),
+        "kv4_len32": _pairs(4, 32, _SMALL),
+        "kv4_len64_random": _pairs(4, 64, _SMALL, filler="random"),
+        "kv8_len64_random": _pairs(8, 64, _SMALL, filler="random"),
+        "based_mixture": _based_mixture(),
+    }
+
+    vocab_size: int = 8192
+    num_kv_pairs: int = 4
+    power_a: float = 0.01
+    filler: str = "zero"
+    num_passes: int = 1
+    shared_vocab: bool = False
+
+    def __post_init__(self) -> None:
+        check_int("vocab_size", self.vocab_size, 4)
+        check_choice("shared_vocab", self.shared_vocab, (False, True))
+        most = (self.vocab_size - 2) // 2 if self.shared_vocab else self.vocab_size // 2 - 1
+        check_int(f"num_kv_pairs with vocab_size {self.vocab_size}", self.num_kv_pairs, 1, most)
+        check_real("power_a", self.power_a, 0.0, 8.0, open_low=True)
+        check_choice("filler", self.filler, FILLERS)
+        check_int("num_passes", self.num_passes, 1)
+
+    @property
+    def num_labels(self) -> int:
+        """The vocabulary: the head is causal."""
+        return self.vocab_size
+
+    @property
+    def context_length(self) -> int:
+        """Number of tokens before the first slot."""
+        return 2 * self.num_kv_pairs * self.num_passes
+
+    def validate_length(self, length: int) -> None:
+        """Raise unless ``length`` is even and holds the context and a slot for each query."""
+        least = self.context_length + 2 * self.num_kv_pairs
+        check_int(f"length with {self.num_kv_pairs} num_kv_pairs and {self.num_passes} num_passes", length, least)
+        if length % 2:
+            raise ValueError(f"length must be even and at least {least}, got {length}")
+
+    def sample(self, rng: np.random.Generator, length: int, num_examples: int) -> tuple[np.ndarray, np.ndarray]:
+        """Draw rows: ``input_ids`` and ``labels`` (n, L) int32, k positions of each row supervised."""
+        self.validate_length(length)
+        n, k, context = num_examples, self.num_kv_pairs, self.context_length
+        keys, values = self._draw_pairs(rng, n)
+        weights = np.arange(1, (length - context) // 2 + 1, dtype=np.float64) ** (self.power_a - 1.0)
+        query_at = context + 2 * draw_weighted_distinct(rng, n, k, weights)
+        row = np.arange(n)[:, None]
+
+        input_ids = np.zeros((n, length), dtype=np.int32)
+        labels = np.full((n, length), IGNORE_INDEX, dtype=np.int32)
+        if self.filler == "random_published":
+            input_ids[:, context:] = rng.integers(0, self.vocab_size, size=(n, length - context), dtype=np.int32)
+        elif self.filler == "random":
+            free = np.broadcast_to(np.arange(length) >= context, input_ids.shape)
+            fill_avoiding(rng, input_ids, free, np.concatenate([keys, values], axis=1), self.vocab_size)
+        pairs = np.stack([keys, values], axis=2).reshape(n, 2 * k)
+        input_ids[:, :context] = np.tile(pairs, (1, self.num_passes))
+        input_ids[row, query_at] = keys
+        labels[row, query_at + 1] = values
+        return input_ids, labels
+
+    def solve(self, input_ids: np.ndarray) -> np.ndarray:
+        """Compare the first token of every slot with every key of the context.
+
+        Under the filler ``"random_published"`` an accidental key cannot be told from a query and is labelled as well.
+        """
+        labels = np.full(input_ids.shape, IGNORE_INDEX, dtype=np.int32)
+        first_pass = input_ids[:, : 2 * self.num_kv_pairs]
+        keys, values = first_pass[:, 0::2], first_pass[:, 1::2]
+        for query_at in range(self.context_length, input_ids.shape[1] - 1, 2):
+            matches = input_ids[:, query_at, None] == keys
+            answer = np.where(matches, values, 0).sum(axis=1)
+            labels[:, query_at + 1] = np.where(matches.any(axis=1), answer, IGNORE_INDEX)
+        return labels
+
+    def annotate(self, input_ids: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
+        """``score``, and at each scored position (-1 elsewhere) what may make its recall hard.
+
+        ``distance``: tokens from the key's last place in the context to the query; ``pair``: place of the pair in the
+        context; ``slot``: place of the query; ``num_kv_pairs``. Where ids alone do not decide which of several equal
+        keys is the query, ``undecided`` marks all of them.
+        """
+        score = labels != IGNORE_INDEX
+        row, column = np.nonzero(score)
+        query_at = column - 1
+        keys = input_ids[:, 0 : 2 * self.num_kv_pairs : 2]
+        pair = np.argmax(keys[row] == input_ids[row, query_at][:, None], axis=1)
+        last_seen = self.context_length - 2 * self.num_kv_pairs + 2 * pair
+        columns = {
+            "distance": query_at - last_seen,
+            "pair": pair,
+            "slot": (query_at - self.context_length) // 2,
+            "num_kv_pairs": np.full(len(row), self.num_kv_pairs),
+        }
+        notes = {"score": score, "undecided": self._undecided(input_ids)}
+        for name, numbers in columns.items():
+            notes[name] = np.full(labels.shape, -1, dtype=np.int32)
+            notes[name][row, column] = numbers
+        return notes
+
+    def chance_level(self, metric: str, length: int) -> float:
+        """Guessing among the values of the context: 1/k, 1/k! for a whole row, ln k nats. NaN for other metrics."""
+        if metric in ("recall", "token_accuracy"):
+            return 1.0 / self.num_kv_pairs
+        if metric == "sequence_accuracy":
+            return math.exp(-math.lgamma(self.num_kv_pairs + 1))
+        if metric == "loss":
+            return math.log(self.num_kv_pairs)
+        return math.nan
+
+    def baselines(self, length: int) -> dict[str, float]:
+        """Recall of a uniform guess among all values, and among those of the context."""
+        all_values = self.vocab_size - 1 if self.shared_vocab else self.vocab_size - self.vocab_size // 2
+        return {"any_value": 1.0 / all_values, "value_in_context": 1.0 / self.num_kv_pairs}
+
+    def num_distinct(self, length: int) -> int:
+        """Number of distinct rows: exact, but a lower bound for ``"random_published"``."""
+        self.validate_length(length)
+        k, half = self.num_kv_pairs, self.vocab_size // 2
+        if self.shared_vocab:
+            contexts = math.perm(self.vocab_size - 1, 2 * k)
+        else:
+            contexts = math.perm(half - 1, k) * math.perm(self.vocab_size - half, k)
+        rows = contexts * math.perm((length - self.context_length) // 2, k)
+        if self.filler == "zero":
+            return rows
+        return rows * (self.vocab_size - 2 * k) ** (length - self.context_length - k)
+
+    def _draw_pairs(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Keys and values (n, k) each."""
+        k, half = self.num_kv_pairs, self.vocab_size // 2
+        if self.shared_vocab:
+            ids = draw_distinct(rng, n, 2 * k, self.vocab_size - 1) + 1
+            return ids[:, :k], ids[:, k:]
+        return draw_distinct(rng, n, k, half - 1) + 1, draw_distinct(rng, n, k, self.vocab_size - half) + half
+
+    def _undecided(self, input_ids: np.ndarray) -> np.ndarray:
+        """Label positions (n, L) bool of slots whose key stands in several slots."""
+        undecided = np.zeros(input_ids.shape, dtype=bool)
+        if self.filler != "random_published":
+            return undecided
+        slots = input_ids[:, self.context_length : -1 : 2]
+        for key in range(0, 2 * self.num_kv_pairs, 2):
+            same = slots == input_ids[:, key, None]
+            undecided[:, self.context_length + 1 :: 2] |= same & (same.sum(axis=1, keepdims=True) > 1)
+        return undecided

@@ -1,0 +1,77 @@
+"""Checks for mixers with options other than the defaults, which the contract tests run over."""
+
+import torch
+from torch import Tensor
+from torch.func import jacrev
+
+
+def randomised(model_class, config, seed=0):
+    """A model in float64 whose linear weights are large enough to matter, none of them zero."""
+    torch.manual_seed(seed)
+    model = model_class(config).eval().double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 2 and not parameter.any():
+                parameter.normal_(std=0.3)
+    return model
+
+
+def close(actual: Tensor, expected: Tensor, tolerance: float = 1e-10) -> None:
+    torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance)
+
+
+def assert_laws(model, length=9) -> None:
+    """Split law in training mode, mask law and size of the state, in float64."""
+    model.train()
+    width, rows = model.config.hidden_size, 3
+    embeds = torch.randn(rows, length, width, dtype=torch.float64)
+    whole = model(inputs_embeds=embeds, use_cache=True)
+    for cut in range(1, length):
+        first = model(inputs_embeds=embeds[:, :cut], use_cache=True)
+        second = model(inputs_embeds=embeds[:, cut:], cache=first.cache, use_cache=True)
+        close(torch.cat([first.last_hidden_state, second.last_hidden_state], dim=1), whole.last_hidden_state)
+        for ours, theirs in zip(second.cache.states, whole.cache.states, strict=True):
+            for name in theirs:
+                close(ours[name], theirs[name])
+    assert whole.cache.state_size() == model.state_size(length)
+    mask = torch.ones(rows, length, dtype=torch.int64)
+    mask[0, :4], mask[1, [2, 3, 6]], mask[2, 5:] = 0, 0, 0
+    padded = model(inputs_embeds=embeds, attention_mask=mask, use_cache=True)
+    after = model(inputs_embeds=embeds[:, :2], cache=padded.cache).last_hidden_state
+    for row in range(rows):
+        real = embeds[row : row + 1, mask[row].bool()]
+        alone = model(inputs_embeds=torch.cat([real, embeds[row : row + 1, :2]], dim=1)).last_hidden_state
+        close(padded.last_hidden_state[row, mask[row].bool()], alone[0, :-2])
+        close(after[row], alone[0, -2:])
+
+
+def assert_spectrum(mixer, hidden_states: Tensor, encode=None, decode=None) -> None:
+    """``transition_spectrum`` holds the real parts of the eigenvalues of every step's Jacobian.
+
+    Args:
+        mixer: In float64.
+        hidden_states: Inputs (1, T, D).
+        encode: From a state to the one whose Jacobian is taken; the identity if None.
+        decode: Back.
+    """
+    state = mixer.initial_state(1)
+    encode, decode = encode or (lambda leaves: leaves), decode or (lambda leaves: leaves)
+    shapes = {name: leaf.shape for name, leaf in encode(state).items()}
+
+    def flat(leaves):
+        return torch.cat([leaf.flatten() for leaf in encode(leaves).values()])
+
+    def leaves_of(vector):
+        parts = vector.split([shape.numel() for shape in shapes.values()])
+        return decode({name: part.view(shape) for part, (name, shape) in zip(parts, shapes.items(), strict=True)})
+
+    spectrum = mixer.transition_spectrum(hidden_states)
+    for t, column in enumerate(hidden_states.split(1, dim=1)):
+
+        def step(vector, column=column):
+            return flat(mixer(column, leaves_of(vector))[1])
+
+        real = torch.linalg.eigvals(jacrev(step)(flat(state))).real
+        # The shift of a buffer is a nilpotent block, whose eigenvalues come out of rounding as roots of it.
+        close(spectrum[0, t], torch.stack([real.min(), real.max()]), 1e-3)
+        state = {name: leaf.detach() for name, leaf in leaves_of(step(flat(state))).items()}

@@ -1,0 +1,259 @@
+"""Dyck: worked examples, the walk, the three laws, reference lines, causes, exact spaces."""
+
+import doctest
+import itertools
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from hf_memory.tasks import _brackets as brackets
+from hf_memory.tasks import dyck
+from hf_memory.tasks.dyck import Dyck
+
+LAWS = ("published", "balanced", "type_swap")
+LENGTHS = (32, 48, 64, 128, 256)
+
+
+def stack_labels(row, num_types):
+    """Labels by the plain definition, one bracket at a time."""
+    labels, stack, failed = [], [], False
+    for token in row:
+        if token < num_types:
+            stack.append(token)
+        elif not failed and stack and stack[-1] == token - num_types:
+            stack.pop()
+        else:
+            failed = True
+        labels.append(int(not failed and not stack))
+    return labels
+
+
+def draw(length, num_examples, seed=0, **knobs):
+    task = Dyck(**knobs)
+    return task, *task.sample(np.random.default_rng(seed), length, num_examples)
+
+
+def assert_law(rows, probabilities, num_sigmas=4.5):
+    """Every word comes as often as its probability says, and no other word comes."""
+    counts = Counter(map(tuple, rows.tolist()))
+    assert set(counts) <= set(probabilities)
+    assert math.isclose(sum(probabilities.values()), 1.0)
+    for word, probability in probabilities.items():
+        sigma = math.sqrt(len(rows) * probability * (1 - probability))
+        assert abs(counts[word] - len(rows) * probability) <= num_sigmas * sigma + 1e-9, word
+
+
+def test_worked_examples_of_the_docstring_hold():
+    results = doctest.testmod(dyck)
+    assert results.attempted == 3
+    assert results.failed == 0
+
+
+def test_solver_and_stack_machine_follow_the_definition_on_arbitrary_rows():
+    rng = np.random.default_rng(0)
+    positives = 0
+    for num_types, length in itertools.product((1, 2, 3), (1, 2, 5, 8, 13)):
+        rows = rng.integers(0, 2 * num_types, size=(400, length), dtype=np.int32)
+        expected = np.array([stack_labels(row, num_types) for row in rows.tolist()])
+        np.testing.assert_array_equal(Dyck(num_bracket_types=num_types, max_depth=1).solve(rows), expected)
+        np.testing.assert_array_equal(brackets.stack_labels(np.ascontiguousarray(rows.T), num_types).T, expected)
+        positives += expected.sum()
+    assert positives > 500
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_sampled_labels_follow_the_definition(law):
+    task, rows, labels = draw(32, 10_000, law=law)
+    np.testing.assert_array_equal(labels, task.solve(rows))
+    assert labels[:300].tolist() == [stack_labels(row, 3) for row in rows[:300].tolist()]
+    for length in LENGTHS[1:]:
+        task, rows, labels = draw(length, 500, law=law)
+        np.testing.assert_array_equal(labels, task.solve(rows))
+
+
+def test_walks_end_balanced_and_reach_but_never_exceed_the_depth():
+    for depth in (1, 2, 6):
+        task, rows, labels = draw(32, 2_000, law="balanced", max_depth=depth)
+        assert labels[:, -1].all()
+        assert task.annotate(rows, labels)["depth"].max() == depth
+
+
+def test_walks_have_the_probabilities_of_the_law():
+    def probability(word, max_depth):
+        value, depth = 1.0, 0
+        for t, token in enumerate(word):
+            free = 0 < depth < max_depth and depth < len(word) - t
+            value *= 0.5 if free else 1.0
+            depth += 1 if token == 0 else -1
+        return value
+
+    words = [(0, 1) * 4, (0, 0, 1, 1, 0, 0, 1, 1), (0, 0, 1, 0, 1, 1, 0, 1), (0, 1, 0, 0, 1, 1, 0, 1)]
+    words += [(0, 0, 1, 1, 0, 1, 0, 1), (0, 1, 0, 1, 0, 0, 1, 1), (0, 1, 0, 0, 1, 0, 1, 1), (0, 0, 1, 0, 1, 0, 1, 1)]
+    _, rows, _ = draw(8, 40_000, law="balanced", num_bracket_types=1, max_depth=2)
+    assert_law(rows, {word: probability(word, 2) for word in words})
+
+
+def test_types_of_opening_brackets_are_uniform():
+    _, rows, _ = draw(32, 5_000, law="balanced")
+    counts = np.bincount(rows[rows < 3], minlength=3)
+    assert np.abs(counts / counts.sum() - 1 / 3).max() < 0.006
+
+
+def test_the_published_corruption_has_the_probabilities_of_the_law():
+    # Both words are equally likely. Of ()() the last two brackets are shuffled, of (()) all four.
+    word = {(0, 1, 0, 1): 10, (0, 0, 1, 1): 7, (0, 1, 1, 0): 4, (1, 0, 0, 1): 1, (1, 1, 0, 0): 1, (1, 0, 1, 0): 1}
+    _, rows, _ = draw(4, 48_000, num_bracket_types=1, max_depth=2)
+    assert_law(rows, {key: value / 24 for key, value in word.items()})
+
+
+@pytest.mark.parametrize(("length", "rate"), [(32, 0.112), (48, 0.097), (64, 0.086), (128, 0.074), (256, 0.067)])
+def test_positive_rate_of_the_published_law(length, rate):
+    _, _, labels = draw(length, 6_000, seed=1)
+    assert abs(labels.mean() - rate) < 0.004
+    assert abs(labels[:, -1].mean() - 0.5) < 0.03
+
+
+@pytest.mark.parametrize(
+    ("length", "even", "without_failure", "type_blind"),
+    [(32, 0.782, 0.963, 0.993), (64, 0.773, 0.973, 0.997), (256, 0.768, 0.987, 0.999)],
+)
+def test_a_counter_that_ignores_types_scores_almost_perfectly_under_the_published_law(
+    length, even, without_failure, type_blind
+):
+    values = Dyck().baselines(length, "macro_recall")
+    assert values["constant"] == 0.5
+    assert abs(values["even_position"] - even) < 0.006
+    assert abs(values["counter_without_failure"] - without_failure) < 0.006
+    assert abs(values["type_blind_counter"] - type_blind) < 0.003
+
+
+@pytest.mark.parametrize(("length", "value"), [(32, 0.91), (256, 0.96)])
+def test_under_the_published_law_the_type_blind_counter_is_good_even_at_depth_zero(length, value):
+    values = Dyck().baselines(length)
+    assert abs(values["type_blind_counter"] - value) < 0.02
+    assert values["even_position"] == values["counter_without_failure"] == 0.5
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_type_swap_leaves_one_half_to_everything_that_ignores_types_at_depth_zero(length):
+    task, rows, labels = draw(length, 2_000, law="type_swap")
+    assert set(task.baselines(length).values()) == {0.5}
+    notes = task.annotate(rows, labels)
+    at_zero = notes["depth"] == 0
+    assert abs((labels[at_zero] == 0).mean() - 0.26) < 0.025
+    for constant in (0, 1):
+        assert brackets.macro_recall(labels, np.full_like(labels, constant), at_zero) == 0.5
+    assert brackets.macro_recall(labels, labels, at_zero) == 1.0
+
+
+def test_type_swap_changes_one_uniformly_chosen_closing_bracket_in_half_of_the_rows():
+    task, rows, labels = draw(8, 40_000, law="type_swap", max_depth=4)
+    notes = task.annotate(rows, labels)
+    assert notes["depth"].min() == 0
+    assert notes["depth"].max() == 4
+    assert (notes["depth"][:, -1] == 0).all()
+    swapped = rows[labels[:, -1] == 0]
+    assert abs(len(swapped) - 20_000) < 450
+    chosen = []
+    for row in swapped.tolist():
+        stack, wrong = [], []
+        for token in row:
+            if token < 3:
+                stack.append(token)
+            else:
+                wrong.append(stack.pop() != token - 3)
+        assert sum(wrong) == 1
+        chosen.append(wrong.index(True))
+    assert np.abs(np.bincount(chosen, minlength=4) / len(chosen) - 0.25).max() < 0.015
+
+
+def test_the_other_type_is_uniform():
+    _, rows, labels = draw(2, 30_000, law="type_swap", max_depth=1)
+    pairs = Counter(map(tuple, rows[labels[:, 1] == 0].tolist()))
+    assert len(pairs) == 6
+    assert max(abs(count / pairs.total() - 1 / 6) for count in pairs.values()) < 0.015
+
+
+def test_causes_and_depth_of_each_position():
+    task = Dyck()
+    ids = np.array([[task.symbols.index(bracket) for bracket in word] for word in ("([)]()", "())(()", "[]{()}")])
+    notes = task.annotate(ids, task.solve(ids))
+    assert notes["cause"].tolist() == [[1, 1, 2, 2, 2, 2], [1, 0, 3, 3, 3, 3], [1, 0, 1, 1, 1, 0]]
+    assert notes["depth"].tolist() == [[1, 2, 1, 0, 1, 0], [1, 0, -1, 0, 1, 0], [1, 0, 1, 2, 1, 0]]
+    assert notes["score"].all()
+
+
+def test_recalls_by_cause_count_every_position_once():
+    task, rows, labels = draw(32, 500)
+    labels[0, -1] = -100
+    blind = (task.annotate(rows, labels)["depth"] == 0).astype(np.int32)
+    counts = task.extra_metrics(rows, labels, blind)
+    negatives = sum(counts[f"recall_{cause}"][1] for cause in ("open", "wrong_type", "underflow"))
+    assert negatives == (labels == 0).sum()
+    assert counts["recall_balanced_at_depth0"] == ((labels == 1).sum(), (labels == 1).sum())
+    assert counts["recall_open"][0] == counts["recall_open"][1] > 0
+    assert counts["recall_unbalanced_at_depth0"][0] == 0
+    assert 0 < counts["recall_underflow"][0] < counts["recall_underflow"][1]
+    oracle = task.extra_metrics(rows, labels, labels)
+    assert all(right == total > 0 for right, total in oracle.values())
+
+
+def test_chance_levels_are_those_of_constant_outputs():
+    task, _, labels = draw(32, 10_000, seed=3)
+    assert task.chance_level("macro_recall", 32) == task.chance_level("macro_recall_at_depth0", 32) == 0.5
+    assert abs(task.chance_level("token_accuracy", 32) - (labels == 0).mean()) < 0.005
+    assert abs(task.chance_level("sequence_accuracy", 32) - (labels == 0).all(axis=1).mean()) < 0.02
+    assert math.isnan(task.chance_level("mse", 32))
+    # Under the balanced law there is one class at depth zero, so that a constant is perfect there.
+    assert Dyck(law="balanced").chance_level("macro_recall_at_depth0", 32) == 1.0
+
+
+def reachable(law, num_types, max_depth, length):
+    """Words of a law by brute force over all words and all shuffles."""
+    words = {
+        word
+        for word in itertools.product(range(2 * num_types), repeat=length)
+        if stack_labels(word, num_types)[-1]
+        and max(itertools.accumulate(1 if token < num_types else -1 for token in word)) <= max_depth
+    }
+    corrupted = set()
+    for word in words if law != "balanced" else ():
+        labels = stack_labels(word, num_types)
+        starts = [t + 1 for t in range(length - 1) if labels[t]] or [0]
+        if law == "published":
+            corrupted |= {word[:t] + rest for t in starts for rest in itertools.permutations(word[t:])}
+        else:
+            closers = [t for t in range(length) if word[t] >= num_types]
+            corrupted |= {
+                (*word[:t], kind, *word[t + 1 :]) for t in closers for kind in range(num_types, 2 * num_types)
+            }
+    return words | corrupted
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize(
+    ("num_types", "max_depth", "length"), [(2, 1, 2), (2, 1, 4), (2, 2, 4), (3, 2, 4), (2, 1, 6), (2, 3, 6)]
+)
+def test_small_spaces_are_those_found_by_brute_force(law, num_types, max_depth, length):
+    task = Dyck(law=law, num_bracket_types=num_types, max_depth=max_depth)
+    expected = reachable(law, num_types, max_depth, length)
+    rows = task.enumerate(length)
+    assert task.num_distinct(length) == len(rows) == len(expected)
+    assert set(map(tuple, rows.tolist())) == expected
+
+
+def test_impossible_knobs_and_lengths_are_named():
+    with pytest.raises(ValueError, match="law must be one of 'published', 'balanced', 'type_swap'"):
+        Dyck(law="swapped")
+    with pytest.raises(ValueError, match="num_bracket_types must be an integer between 2"):
+        Dyck(law="type_swap", num_bracket_types=1)
+    with pytest.raises(ValueError, match="length must be even, got 33"):
+        Dyck().validate_length(33)
+    with pytest.raises(ValueError, match="max_depth at length 10 must be an integer between 1 and 5, got 6"):
+        Dyck().sample(np.random.default_rng(0), 10, 1)
+    with pytest.raises(ValueError, match="at most 16777216 can be enumerated"):
+        Dyck().enumerate(32)
+    with pytest.raises(ValueError, match="metric must be one of"):
+        Dyck().baselines(32, "token_accuracy")

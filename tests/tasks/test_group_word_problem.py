@@ -1,0 +1,196 @@
+"""Group word problems: numbering, product side, tables against plain permutations, chance levels, presets."""
+
+import doctest
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from hf_memory.tasks import group_word_problem, groups
+from hf_memory.tasks.base import Segment
+from hf_memory.tasks.group_word_problem import GroupWordProblem
+
+NAMES = ("Z60", "A4xZ5", "A5", "Z12", "A4", "S3", "S5", "Z2xS3xZ2", "S1xZ3", "A3xA2xS2")
+
+
+def elements(name):
+    """Elements of a group in the published order, each a tuple of permutations and integers."""
+    parts = []
+    for factor in name.split("x"):
+        degree = int(factor[1:])
+        if factor[0] == "Z":
+            parts.append(list(range(degree)))
+            continue
+        lines = list(itertools.permutations(range(degree)))
+        if factor[0] == "A":
+            lines = [p for p in lines if sum(p[i] > p[j] for i in range(degree) for j in range(i + 1, degree)) % 2 == 0]
+        parts.append(lines)
+    return list(itertools.product(*parts))
+
+
+def product(p, q, name):
+    """The element that acts as ``q`` first and ``p`` after it, part by part."""
+    return tuple(
+        (a + b) % int(factor[1:]) if factor[0] == "Z" else tuple(a[i] for i in b)
+        for a, b, factor in zip(p, q, name.split("x"), strict=True)
+    )
+
+
+def test_worked_examples_of_the_docstrings_hold():
+    for module, examples in ((group_word_problem, 2), (groups, 1)):
+        results = doctest.testmod(module)
+        assert results.attempted == examples
+        assert results.failed == 0
+
+
+def test_published_vector_of_a5_and_its_product_side():
+    row = np.array([[1, 2, 3, 17, 59]])
+    assert GroupWordProblem(group="A5").solve(row).tolist() == [[1, 0, 3, 28, 50]]
+    table = groups.multiplication_table("A5")
+    assert list(itertools.accumulate(row[0], lambda acc, x: int(table[acc, x]))) == [1, 0, 3, 28, 50]
+    # The other side, which these data do not use.
+    assert list(itertools.accumulate(row[0], lambda acc, x: int(table[x, acc]))) == [1, 0, 3, 22, 37]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tables_are_the_products_of_plain_permutations_and_integers(name):
+    table = groups.multiplication_table(name)
+    members = elements(name)
+    number = {member: index for index, member in enumerate(members)}
+    assert table.shape == (len(members),) * 2 == (groups.group_order(name),) * 2
+    rng = np.random.default_rng(0)
+    for p, q in rng.integers(0, len(members), size=(400, 2)).tolist():
+        assert table[p, q] == number[product(members[p], members[q], name)]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "S6", "A6", "A7"])
+def test_tables_are_groups_with_identity_zero(name):
+    table = groups.multiplication_table(name)
+    order = len(table)
+    np.testing.assert_array_equal(table[0], np.arange(order))
+    np.testing.assert_array_equal(table[:, 0], np.arange(order))
+    np.testing.assert_array_equal(np.sort(table[order // 2]), np.arange(order))
+    a, b, c = np.random.default_rng(0).integers(0, order, size=(3, 2_000))
+    np.testing.assert_array_equal(table[table[a, b], c], table[a, table[b, c]])
+    assert not table.flags.writeable
+    assert groups.multiplication_table(name) is table
+
+
+def test_products_are_numbered_row_major():
+    a4, z5, both = (groups.multiplication_table(name) for name in ("A4", "Z5", "A4xZ5"))
+    for p, q in itertools.product(range(60), repeat=2):
+        assert both[p, q] == 5 * a4[p // 5, q // 5] + z5[p % 5, q % 5]
+
+
+def test_element_names_are_distinct_words():
+    assert GroupWordProblem(group="A5").symbols[:3] == ("01234", "01342", "01423")
+    assert GroupWordProblem(group="Z60").symbols[59] == "59"
+    for name in NAMES:
+        words = groups.element_names(name)
+        assert len(set(words)) == len(words) == groups.group_order(name)
+        assert not any(" " in word for word in words)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sampled_labels_are_the_products_composed_without_the_table(name):
+    task = GroupWordProblem(group=name)
+    ids, labels = task.sample(np.random.default_rng(0), 8, 10_000)
+    np.testing.assert_array_equal(labels, task.solve(ids))
+    members = elements(name)
+    for row, answer in zip(ids[:5].tolist(), labels[:5].tolist(), strict=True):
+        assert [members[y] for y in answer] == list(
+            itertools.accumulate((members[x] for x in row), lambda p, q: product(p, q, name))
+        )
+
+
+def test_long_rows_are_solved():
+    for name in ("A5", "A4xZ5", "Z60"):
+        task = GroupWordProblem(group=name)
+        ids, labels = task.sample(np.random.default_rng(0), 512, 100)
+        np.testing.assert_array_equal(labels, task.solve(ids))
+
+
+def test_elements_are_uniform_and_independent():
+    ids, labels = GroupWordProblem(group="S3").sample(np.random.default_rng(0), 3, 60_000)
+    for pairs in (ids[:, :2], ids[:, 1:], np.stack([ids[:, 2], labels[:, 2]], axis=1)):
+        counts = np.bincount(pairs[:, 0] * 6 + pairs[:, 1], minlength=36)
+        statistic = ((counts - 60_000 / 36) ** 2 / (60_000 / 36)).sum()
+        assert statistic < 75  # chi-square with 35 degrees of freedom: exceeded once in 10,000 draws
+
+
+@pytest.mark.parametrize("name", ["S3", "Z4", "A4"])
+def test_chance_levels_are_those_of_the_best_table_from_position_and_token(name):
+    task = GroupWordProblem(group=name)
+    order, length = task.vocab_size, 3
+    ids = task.enumerate(length)
+    labels = task.solve(ids)
+    right = np.zeros(length)
+    for position in range(length):
+        joint = np.zeros((order, order))
+        np.add.at(joint, (ids[:, position], labels[:, position]), 1)
+        right[position] = joint.max(axis=1).sum() / len(ids)
+    assert math.isclose(task.chance_level("token_accuracy", length), right.mean())
+    assert math.isclose(task.chance_level("sequence_accuracy", length), order**-2)
+    assert math.isclose(task.chance_level("sequence_accuracy", length), task.baselines(length)["current_token"])
+    # Repeating the token is one of these tables, so it is right in all of its rows at once.
+    token = ids == labels
+    assert math.isclose(token.all(axis=1).mean(), order**-2)
+    assert math.isclose(task.chance_level("loss", length), 2 / 3 * math.log(order))
+    assert math.isclose(task.chance_level("token_accuracy_after_first", length), right[1:].mean())
+    assert math.isclose(task.chance_level("last_token_accuracy", length), right[-1])
+
+
+@pytest.mark.parametrize(("name", "hidden"), [("S3", 3), ("A4", 4), ("A4xZ5", 4), ("A5", 60), ("S5", 60), ("A6", 360)])
+def test_the_commutative_quotient_leaves_a_coset_to_guess(name, hidden):
+    assert groups.commutator_order(name) == hidden
+    assert math.isclose(GroupWordProblem(group=name).baselines(8)["commutative_quotient"], hidden**-7)
+
+
+@pytest.mark.parametrize("name", ["Z60", "Z2xZ2", "A3"])
+def test_commutative_groups_have_no_such_baseline(name):
+    assert groups.commutator_order(name) == 1
+    assert set(GroupWordProblem(group=name).baselines(8)) == {"uniform", "current_token"}
+
+
+def test_counts_leave_out_the_free_position_and_padding():
+    task = GroupWordProblem(group="Z60")
+    ids = np.array([[5, 7, 1, 0], [3, 3, 0, 0]])
+    labels = np.array([[5, 12, 13, -100], [3, 6, 6, 6]])
+    counts = task.extra_metrics(ids, labels, ids)
+    assert counts == {"token_accuracy_after_first": (0, 5), "last_token_accuracy": (0, 2)}
+    counts = task.extra_metrics(ids, labels, np.array([[5, 12, 0, 0], [3, 6, 0, 6]]))
+    assert counts == {"token_accuracy_after_first": (3, 5), "last_token_accuracy": (1, 2)}
+
+
+def test_every_sequence_is_enumerated_once():
+    rows = GroupWordProblem(group="S3").enumerate(3)
+    assert rows.tolist() == [list(row) for row in itertools.product(range(6), repeat=3)]
+    assert GroupWordProblem(group="A5").num_distinct(2) == 3600
+    with pytest.raises(ValueError, match="length 8 has 167961600000000 distinct rows"):
+        GroupWordProblem(group="A5").enumerate(8)
+
+
+def test_presets_carry_the_published_lengths_and_all_pairs():
+    presets = GroupWordProblem.presets
+    assert next(iter(presets)) == "a5_k8"
+    for name, group in {"z60": "Z60", "a4xz5": "A4xZ5", "a5": "A5"}.items():
+        preset = presets[f"{name}_k8"]
+        assert preset.knobs == {"group": group}
+        assert preset.test_lengths == (8, 16, 24, 32, 40, 64, 128, 256, 512)
+        assert preset.train == (Segment(100_000, 8), Segment(3_600, 2))
+        share = presets[f"{name}_k8_pairs10"].train
+        assert share[1].num_examples / sum(segment.num_examples for segment in share) == 0.1
+        assert [presets[f"{name}_k{length}"].length for length in (128, 256, 512)] == [128, 256, 512]
+
+
+@pytest.mark.parametrize("name", ["B5", "A5 x Z5", "Z0", "A5x", "", "Z-3", "S05"])
+def test_names_that_are_no_group_are_refused(name):
+    with pytest.raises(ValueError, match="group must be a product of"):
+        GroupWordProblem(group=name)
+
+
+@pytest.mark.parametrize("name", ["S7", "A8", "Z2521", "S6xZ4", "Z1", "A2xS1", "Z999999xZ999999"])
+def test_groups_of_other_sizes_are_refused(name):
+    with pytest.raises(ValueError, match="group must have between 2 and 2520 elements"):
+        GroupWordProblem(group=name)
