@@ -124,13 +124,19 @@ class UpdatingMQAR(Task):
         return self.vocab_size - self.vocab_size // 2
 
     def validate_length(self, length: int) -> None:
-        """Raise unless ``length`` is even, holds an event, and the vocabulary has values for the updates expected."""
+        """Raise unless ``length`` is even and holds an event, and queries and values for the updates are to be had."""
         least = self.context_length + 2
         name = f"length with {self.num_kv_pairs} num_kv_pairs and {self.num_passes} num_passes"
         check_int(name, length, least)
         if length % 2:
             raise ValueError(f"length must be even and at least {least}, got {length}")
-        expected = self.update_share * (length - self.context_length) / 2
+        events = (length - self.context_length) // 2
+        if self.query_share * events < 0.1:
+            # Rows without a query are drawn again; with hardly any query that would not end.
+            raise ValueError(
+                f"query_share at length {length} must be in [{0.1 / events:g}, 1], got {self.query_share!r}"
+            )
+        expected = self.update_share * events
         if self.num_kv_pairs + expected > self._num_values:
             raise ValueError(
                 f"vocab_size {self.vocab_size} has {self._num_values} values for a row, and length {length} expects "

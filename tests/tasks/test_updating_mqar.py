@@ -230,6 +230,7 @@ def test_impossible_knobs_are_named(knobs, message):
     [
         ({}, 8, "at least 10, got 8"),
         ({}, 65, "length must be even"),
+        ({"query_share": 1e-4}, 28, r"query_share at length 28 must be in \[0.01, 1\], got 0.0001"),
         (
             {"vocab_size": 16},
             64,
