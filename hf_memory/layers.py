@@ -1,7 +1,7 @@
 """Parts that mixers and the spine share."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -79,6 +79,22 @@ class StatefulLayer(nn.Module):
 
     def reset_parameters(self) -> None:
         """Give special parameters their documented initial law, through ``transformers.initialization``."""
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> "StatefulLayer":
+        # `.to(bfloat16)` and `.half()` come through here. A phase or a decay rounded to 8 bits is another one.
+        exact = {
+            name: self._parameters[name] for name in self.fp32_parameters if self._parameters.get(name) is not None
+        }
+        values = {name: parameter.data for name, parameter in exact.items()}
+        super()._apply(fn, recurse)
+        for name, value in values.items():
+            parameter = self._parameters[name]
+            if parameter.dtype in (torch.bfloat16, torch.float16) and value.dtype not in (
+                torch.bfloat16,
+                torch.float16,
+            ):
+                parameter.data = value.to(parameter.device)
+        return self
 
     def state_tensor(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Zeros on the device of the parameters, in the dtype in which states accumulate."""

@@ -1,4 +1,4 @@
-"""H3: a shift and a diagonal state space between multiplicative gates (Fu et al., 2023, equation 2 and algorithm 1).
+"""H3: a shift and a diagonal state space between multiplicative gates (Fu et al., 2023, section 3.1 and algorithm 1).
 
     q, k, v = W u + b
     k'_t = sum_{i<S} s_i k_{t-i} + D_s k_t                                        shift state space, per channel

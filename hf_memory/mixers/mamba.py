@@ -5,7 +5,7 @@
 
 Symbols: x and z have ``expand`` * hidden_size channels; h_t holds N numbers for each of them; A = -exp(A_log) per
 channel and state; dt, B and C depend on the input. ``negative_eigenvalues`` takes a_t = 2 exp(dt_t A) - 1, in (-1, 1)
-(Grazzi et al., 2024, section 4), and leaves the input term as it is.
+(Grazzi et al., 2025), and leaves the input term as it is.
 
 Official code: state-spaces/mamba. State: N numbers per inner channel, and the last W - 1 inputs of the convolution:
 ``expand`` * D * (N + W - 1). Initial values are those of the official code: A_log = log(1 ... N), D = 1, W_dt uniform

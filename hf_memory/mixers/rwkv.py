@@ -10,7 +10,7 @@ the authors' MLP, is the third part of a block where ``channel_mix``:
 
 Official code: BlinkDL/RWKV-LM, RWKV-v4. State: the two sums and their exponent, 3 D, and the last input, D; with
 channel mix another D. Initial values are those of the official code: w and u per channel, mu from the depth of the
-layer, and K, R and both output maps at zero, so that a fresh block is the identity; ``zero_init=False`` gives the four
+layer, and K, R and both output maps at zero, so that a fresh block is the identity; ``zero_init=False`` gives these
 maps the law of other linear layers.
 
 Deviations: a single layer counts as the first of many; no second norm after the embedding.

@@ -1,4 +1,4 @@
-"""S4D: a diagonal state space per channel (Gu et al., 2022, "On the Parameterization ...", sections 3.2, 4.1 and 4.3).
+"""S4D: a diagonal state space per channel (Gu et al., 2022, sections 3 and 4).
 
     h_t = lambda h_{t-1} + u_t,    y_t = 2 Re(c . h_t) + D u_t,    o_t = GLU(W GELU(y_t))
     lambda = exp(dt A),    c = C (exp(dt A) - 1) / A,    A = -exp(log_A_real) + i A_imag
@@ -8,7 +8,7 @@ channel; D a skip weight per channel. The discretisation is that of a zero-order
 absorbs others.
 
 Official code: state-spaces/s4, ``models/s4/s4d.py``. State: N real numbers per channel, D * N. Initial values are
-S4D-Lin: A = -1/2 + i pi n for n = 0 ... N/2 - 1 (equation 9), dt log-uniform between ``time_step_min`` and
+S4D-Lin: A = -1/2 + i pi n for n = 0 ... N/2 - 1 (section 4), dt log-uniform between ``time_step_min`` and
 ``time_step_max``, C complex normal, D normal.
 
 Deviations: the state is the sum of inputs without the factor of the hold, which stands in c, so it can be handed on;

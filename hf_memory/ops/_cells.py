@@ -43,7 +43,7 @@ def last_step(steps: Tensor, initial: Tensor, lengths: Tensor | None) -> Tensor:
         The final state (B, ...).
     """
     if lengths is None:
-        return steps[:, -1]
+        return steps[:, -1].clone()  # a view would keep the whole sequence alive
     trailing = [1] * (initial.dim() - 1)
     index = (lengths - 1).clamp_min(0).view(-1, 1, *trailing).expand(-1, 1, *initial.shape[1:])
     return torch.where(lengths.view(-1, *trailing) > 0, steps.gather(1, index).squeeze(1), initial)
@@ -61,21 +61,24 @@ def native_rnn(kernel: str, inputs: Tensor, state: Sequence[Tensor], weights: Se
     Returns:
         Outputs (B, T, D), and the tensors of the state after the last step.
     """
+    if not torch.is_grad_enabled():
+        # oneDNN rounds otherwise where gradients are off, so that a checkpointed pass would differ from its repetition.
+        inputs, state, weights = inputs.detach(), [s.detach() for s in state], [w.detach() for w in weights]
     if inputs.is_cuda:
         weights = one_block(weights)
     carried = tuple(tensor.unsqueeze(0).contiguous() for tensor in state)
-    # Kernels keep what the backward pass needs only where `train` is set, whatever the mode of the module.
-    output, *final = getattr(torch._VF, kernel)(
-        inputs,
-        carried if kernel == "lstm" else carried[0],
-        list(weights),
-        True,  # biases
-        1,  # layers
-        0.0,  # dropout
-        torch.is_grad_enabled(),  # train
-        False,  # bidirectional
-        True,  # batch first
-    )
+    with torch.enable_grad():
+        output, *final = getattr(torch._VF, kernel)(
+            inputs,
+            carried if kernel == "lstm" else carried[0],
+            list(weights),
+            True,  # biases
+            1,  # layers
+            0.0,  # dropout
+            True,  # train: without it cuDNN has no backward pass
+            False,  # bidirectional
+            True,  # batch first
+        )
     return output, *(tensor.squeeze(0) for tensor in final)
 
 

@@ -10,11 +10,13 @@ from those at the borders of the chunks.
 """
 
 import math
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.func import vjp
 from torch.nn import functional as F
 
 from hf_memory.ops._cells import fold_replicas, unfold_replicas
@@ -80,10 +82,10 @@ class IDS4Loop(torch.autograd.Function):
         state, borders = initial, []
         for chunk in _chunks(x, weight.shape[-1]):
             borders.append(state)
-            matrices = _padded(transitions(x[:, chunk], weight, law, norm), padding, chunk)
+            matrices = _made(x[:, chunk], weight, law, norm, padding, chunk)
             states = _run(matrices, state, None if product else _padded(added[:, chunk], padding, chunk))
             outputs[:, chunk] = _read(states, added) if product else states
-            state = states[:, -1]
+            state = states[:, -1].clone()  # a view would keep the states of the whole chunk
         return outputs, state, torch.stack(borders, dim=1)
 
     @staticmethod
@@ -100,10 +102,8 @@ class IDS4Loop(torch.autograd.Function):
         grad_x, grad_added, grad_weight = torch.empty_like(x), torch.zeros_like(added), torch.zeros_like(weight)
         carried = grad_final
         for index, chunk in reversed(list(enumerate(_chunks(x, weight.shape[-1])))):
-            with torch.enable_grad():
-                sources = x[:, chunk].detach().requires_grad_(), weight.detach().requires_grad_()
-                made = _padded(transitions(*sources, law, norm), padding, chunk)
-            matrices = made.detach()
+            make = partial(_made, law=law, norm=norm, padding=padding, chunk=chunk)
+            matrices, pull_back = vjp(make, x[:, chunk], weight)
             first = borders[:, index]
             states = _run(matrices, first, None if product else _padded(added[:, chunk], padding, chunk))
             previous = torch.cat([first.unsqueeze(1), states[:, :-1]], dim=1)
@@ -116,7 +116,7 @@ class IDS4Loop(torch.autograd.Function):
                 total, carried = _run_back(matrices, grad[:, chunk], carried, product)
                 grad_added[:, chunk] = _padded(total, padding, chunk)
                 grad_matrices = total.unsqueeze(-1) * previous.unsqueeze(-2)
-            grad_x[:, chunk], chunk_weight = torch.autograd.grad(made, sources, grad_matrices)
+            grad_x[:, chunk], chunk_weight = pull_back(grad_matrices)
             grad_weight += chunk_weight
         return grad_x, grad_added, grad_weight, carried, None, None, None, None
 
@@ -133,6 +133,11 @@ def _chunks(x: Tensor, size: int) -> list[slice]:
     replicas, time, batch, _ = x.shape
     step = max(math.ceil(math.sqrt(time)), 2**20 // (replicas * batch * size**2))
     return [slice(start, min(start + step, time)) for start in range(0, time, step)]
+
+
+def _made(x: Tensor, weight: Tensor, law: Law, norm: Norm, padding: Tensor | None, chunk: slice) -> Tensor:
+    """Transitions (R, c, B, N, N) of a chunk."""
+    return _padded(transitions(x, weight, law, norm), padding, chunk)
 
 
 def _padded(values: Tensor, padding: Tensor | None, chunk: slice) -> Tensor:

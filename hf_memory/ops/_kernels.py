@@ -69,11 +69,14 @@ def resolve_backend(op: str, requested: str = "auto", **what: object) -> str:
 
     Returns:
         ``"torch"``, or the name of a backend whose kernel takes tensors like these. A kernel that is missing or refuses
-        leaves the work to torch, with one line in the log where the backend was asked for by name.
+        leaves the work to torch, with one line in the log where the backend was asked for by name. Inside of
+        ``torch.compile`` it is torch, without a look at anything that would break the graph.
 
     Raises:
         ValueError: The requested name is unknown, or its package is not installed.
     """
+    if torch.compiler.is_compiling():
+        return "torch"
     name = _checked(requested, "backend")
     if name == "auto":
         name = _requested.get() or _checked(os.environ.get("HF_MEMORY_BACKEND") or "auto", "HF_MEMORY_BACKEND")
@@ -103,8 +106,6 @@ def _refusal(op: str, backend: str, **what: object) -> str | None:
     """Say why a backend cannot run an operation on such tensors, or nothing where it can."""
     if (op, backend) not in KERNELS:
         return "it has no kernel for this operation"
-    if torch.compiler.is_compiling():
-        return "a compiled graph cannot hold it"
     try:
         return load_kernel(op, backend).refusal(**what)
     except ImportError as error:

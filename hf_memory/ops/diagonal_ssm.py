@@ -1,4 +1,4 @@
-"""A linear time-invariant state space with a diagonal transition: S4D (Gu et al., 2022, sections 3.2 and 4).
+"""A linear time-invariant state space with a diagonal transition: S4D (Gu et al., 2022, section 3).
 
     h_t[d, n] = lambda[d, n] h_{t-1}[d, n] + x_t[d]
     y_t[d]    = 2 Re sum_n c[d, n] h_t[d, n]
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hf_memory.ops._kernels import resolve_backend
+from hf_memory.ops._shapes import check_shapes
 
 _CHUNK = 32
 
@@ -83,7 +84,7 @@ def discretize(
         log_decay_rate: Logarithm of -Re A (D, N/2), so that the real part stays below 0.
         frequency: Im A (D, N/2).
         method: ``"zoh"``, lambda = exp(dt A) and factor (lambda - 1) / A; or ``"bilinear"``, lambda = (1 + dt A / 2) /
-            (1 - dt A / 2) and factor dt / (1 - dt A / 2) (Gu et al., 2022, equation 3).
+            (1 - dt A / 2) and factor dt / (1 - dt A / 2) (Gu et al., 2022, section 3.1).
 
     Returns:
         Eigenvalues lambda and the factor of b, both (D, N/2) and complex.
@@ -182,10 +183,7 @@ def _prepared(
     if eigenvalues.dim() != 2 or eigenvalues.shape[0] != width:
         raise ValueError(f"eigenvalues must have the shape (D, N/2), D = {width}, got {tuple(eigenvalues.shape)}")
     state_shape = (batch, *eigenvalues.shape)
-    expected = {"output_weights": (output_weights, eigenvalues.shape), "initial_state": (initial_state, state_shape)}
-    for name, (tensor, shape) in expected.items():
-        if tensor is not None and tensor.shape != shape:
-            raise ValueError(f"{name} must have the shape {tuple(shape)}, got {tuple(tensor.shape)}")
+    check_shapes({"output_weights": (output_weights, eigenvalues.shape), "initial_state": (initial_state, state_shape)})
     dtype = torch.promote_types(x.dtype, torch.float32)
     complex_dtype = torch.promote_types(dtype, torch.complex64)
     if initial_state is None:

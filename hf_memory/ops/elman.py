@@ -86,6 +86,7 @@ class _ElmanLoop(torch.autograd.Function):
         return unfold_replicas(output, size, 1), 1
 
 
+@torch.compiler.disable  # a compiler would unroll the loop over time
 def elman(
     hidden_states: Tensor,
     weight_ih: Tensor,

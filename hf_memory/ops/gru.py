@@ -129,6 +129,7 @@ class _GRULoop(torch.autograd.Function):
         return tuple(unfold_replicas(output, size, 1) for output in outputs), (1, 1, 1)
 
 
+@torch.compiler.disable  # a compiler would unroll the loop over time
 def gru(
     hidden_states: Tensor,
     weight_ih: Tensor,

@@ -54,6 +54,7 @@ def ids4_product_recurrent(
     return torch.stack(steps, dim=1), product
 
 
+@torch.compiler.disable  # a compiler would unroll the loop over time
 def ids4_state(
     hidden_states: Tensor,
     inputs: Tensor,
@@ -90,6 +91,7 @@ def ids4_state(
         return output.to(hidden_states.dtype), final
 
 
+@torch.compiler.disable  # a compiler would unroll the loop over time
 def ids4_product(
     hidden_states: Tensor,
     readout: Tensor,

@@ -60,6 +60,7 @@ def _steps(
     return torch.stack(outputs, dim=1), torch.stack(cells, dim=1)
 
 
+@torch.compiler.disable  # a compiler would unroll the loop over time
 def lstm(
     hidden_states: Tensor,
     weight_ih: Tensor,

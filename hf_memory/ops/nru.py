@@ -82,6 +82,7 @@ def _update(
     return change.mean(1) if reduce == "mean" else change.sum(1)
 
 
+@torch.compiler.disable  # a compiler would unroll the loop over time
 def nru(
     hidden_states: Tensor,
     weight_ih: Tensor,

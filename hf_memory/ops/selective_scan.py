@@ -3,7 +3,7 @@
     h_t[d, n] = a_t[d, n] h_{t-1}[d, n] + dt_t[d] x_t[d] B_t[n]        a_t = exp(dt_t[d] A[d, n])
     y_t[d]    = sum_n C_t[n] h_t[d, n]
 
-With ``negative_eigenvalues``, a_t = 2 exp(dt_t A) - 1 in (-1, 1) (Grazzi et al., 2024, section 4): the state can change
+With ``negative_eigenvalues``, a_t = 2 exp(dt_t A) - 1 in (-1, 1) (Grazzi et al., 2025): the state can change
 sign, which is what parity needs. The input term stays as it is.
 
 A step with dt = 0 is the identity in both cases, which is how padding leaves the state alone.
@@ -19,6 +19,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from hf_memory.ops._kernels import resolve_backend
+from hf_memory.ops._replicas import fold_into_batch
+from hf_memory.ops._shapes import check_shapes
 
 # Numbers of one block's (time, B, N, D) table: small enough for the cache of a core, large enough that a block's
 # elementwise kernels outweigh their launch. Blocks are never shorter than _BLOCK_STEPS, as one state is kept for each.
@@ -128,7 +130,7 @@ class _SelectiveScan(Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        return _fold_replicas(_SelectiveScan, info.batch_size, in_dims, inputs)
+        return fold_into_batch(_SelectiveScan, info.batch_size, in_dims, inputs)
 
 
 class _SelectiveScanGradient(Function):
@@ -167,7 +169,7 @@ class _SelectiveScanGradient(Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        return _fold_replicas(_SelectiveScanGradient, info.batch_size, in_dims, inputs)
+        return fold_into_batch(_SelectiveScanGradient, info.batch_size, in_dims, inputs)
 
 
 def _block_states(
@@ -227,19 +229,6 @@ def _blocks(x: Tensor, A: Tensor) -> list[slice]:
     return [slice(start, start + size) for start in range(0, x.shape[0], size)]
 
 
-def _fold_replicas(
-    function: type[Function], replicas: int, in_dims: tuple, inputs: tuple
-) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """Run a Function with the replica axis folded into the batch, the first axis of every tensor here."""
-    *tensors, negative = inputs
-    full = [
-        tensor.expand(replicas, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-        for tensor, dim in zip(tensors, in_dims[:-1], strict=True)
-    ]
-    outputs = function.apply(*(tensor.flatten(0, 1) for tensor in full), negative)
-    return tuple(output.unflatten(0, full[0].shape[:2]) for output in outputs), (0,) * len(outputs)
-
-
 def _initial(state: Tensor | None, x: Tensor, A: Tensor, dtype: torch.dtype) -> Tensor:
     return x.new_zeros(x.shape[0], *A.shape, dtype=dtype) if state is None else state.to(dtype)
 
@@ -254,7 +243,4 @@ def _check(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, initial_state
     if A.dim() != 2 or A.shape[0] != width:
         raise ValueError(f"A must have the shape (D, N) with D = {width}, got {tuple(A.shape)}")
     small, state = (batch, num_steps, A.shape[1]), (batch, *A.shape)
-    expected = {"dt": (dt, x.shape), "B": (B, small), "C": (C, small), "initial_state": (initial_state, state)}
-    for name, (tensor, shape) in expected.items():
-        if tensor is not None and tensor.shape != shape:
-            raise ValueError(f"{name} must have the shape {tuple(shape)}, got {tuple(tensor.shape)}")
+    check_shapes({"dt": (dt, x.shape), "B": (B, small), "C": (C, small), "initial_state": (initial_state, state)})

@@ -21,6 +21,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from hf_memory.ops._kernels import resolve_backend
+from hf_memory.ops._replicas import fold_into_batch
+from hf_memory.ops._shapes import check_shapes
 
 NO_EXPONENT = -1e38
 """The exponent m of an empty sum."""
@@ -108,7 +110,7 @@ class _WKV(Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, *inputs: Tensor) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        return _fold_replicas(_WKV, info.batch_size, in_dims, inputs)
+        return fold_into_batch(_WKV, info.batch_size, in_dims, inputs)
 
 
 class _WKVGradient(Function):
@@ -160,7 +162,7 @@ class _WKVGradient(Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, *inputs: Tensor) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        return _fold_replicas(_WKVGradient, info.batch_size, in_dims, inputs)
+        return fold_into_batch(_WKVGradient, info.batch_size, in_dims, inputs)
 
 
 def _states(key: Tensor, value: Tensor, w: Tensor, initial_state: Tensor) -> tuple[Tensor, Tensor]:
@@ -213,32 +215,19 @@ def _accumulate_backwards(factors: Tensor, totals: Tensor) -> None:
         steps[t].addcmul_(factor, steps[t + 1])
 
 
-def _fold_replicas(
-    function: type[Function], replicas: int, in_dims: tuple, inputs: tuple[Tensor, ...]
-) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """Run a Function with the replica axis folded into the batch, the first axis of every tensor here."""
-    full = [
-        tensor.expand(replicas, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-        for tensor, dim in zip(inputs, in_dims, strict=True)
-    ]
-    outputs = function.apply(*(tensor.flatten(0, 1) for tensor in full))
-    return tuple(output.unflatten(0, full[0].shape[:2]) for output in outputs), (0,) * len(outputs)
-
-
 def _prepared(
     key: Tensor, value: Tensor, log_decay: Tensor, bonus: Tensor, initial_state: Tensor | None
 ) -> list[Tensor]:
     """Check shapes, bring everything to the dtype of the state, and give each row its w and u."""
     batch, _, width = key.shape
-    expected = {
-        "value": (value, key.shape),
-        "log_decay": (log_decay, (width,)),
-        "bonus": (bonus, (width,)),
-        "initial_state": (initial_state, (batch, 3, width)),
-    }
-    for name, (tensor, shape) in expected.items():
-        if tensor is not None and tensor.shape != shape:
-            raise ValueError(f"{name} must have the shape {tuple(shape)}, got {tuple(tensor.shape)}")
+    check_shapes(
+        {
+            "value": (value, key.shape),
+            "log_decay": (log_decay, (width,)),
+            "bonus": (bonus, (width,)),
+            "initial_state": (initial_state, (batch, 3, width)),
+        }
+    )
     dtype = torch.promote_types(torch.promote_types(key.dtype, value.dtype), torch.float32)
     if initial_state is None:
         initial_state = key.new_zeros(batch, 3, width, dtype=dtype)

@@ -171,6 +171,18 @@ def test_bfloat16_weights_give_finite_outputs_near_those_of_float32(key):
 
 
 @every_model
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_casting_a_model_leaves_parameters_of_the_recurrence_as_they_are(key, dtype):
+    model, whole = make(key).to(dtype), make(key)
+    assert model.dtype == dtype
+    for cast, layer in zip(model.modules(), whole.modules(), strict=True):
+        if isinstance(layer, StatefulLayer):
+            for name in layer.fp32_parameters:
+                if hasattr(layer, name):
+                    assert torch.equal(getattr(cast, name), getattr(layer, name)), name
+
+
+@every_model
 def test_parameters_of_the_recurrence_stay_in_float32_when_loaded_as_bfloat16(key, tmp_path):
     make(key).save_pretrained(tmp_path)
     half = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)

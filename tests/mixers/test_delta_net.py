@@ -44,14 +44,16 @@ def _loop(mixer, inputs, project):
     """The recurrence for one row and one head at a time."""
     query, key, value = project(mixer, inputs)
     beta = torch.sigmoid(inputs @ mixer.beta_proj.weight.T) * (2 if mixer.config.allow_neg_eigval else 1)
-    outputs, states = torch.empty(len(inputs), 2, 4, dtype=inputs.dtype), []
+    outputs, states = [], []
     for head in range(2):
-        state = inputs.new_zeros(key.shape[-1], 4)
+        state, read = inputs.new_zeros(key.shape[-1], 4), []
         for t in range(len(inputs)):
             k, b = key[t, head], beta[t, head]
             state = state - b * torch.outer(k, k @ state) + b * torch.outer(k, value[t, head])
-            outputs[t, head] = query[t, head] @ state / 4**0.5
+            read.append(query[t, head] @ state / 4**0.5)
+        outputs.append(torch.stack(read))
         states.append(state)
+    outputs = torch.stack(outputs, dim=1)
     if mixer.head_norm is not None:
         outputs = outputs * (outputs.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * mixer.head_norm.weight
     return outputs.view(len(inputs), 8) @ mixer.out_proj.weight.T, torch.stack(states)
@@ -67,16 +69,19 @@ def _loop(mixer, inputs, project):
         ({"parameterization": "schlag", "feature_map": "elu"}, _schlag),
     ],
 )
-@torch.no_grad()
-def test_outputs_and_state_equal_the_equations_in_float64(fields, project):
+def test_outputs_state_and_gradients_equal_the_equations_in_float64(fields, project):
     mixer = _mixer(**fields).double()
     inputs = torch.randn(2, 21, 8, dtype=torch.float64)
     outputs, final = mixer(inputs)
     assert mixer.initial_state(2)["memory"].shape == final["memory"].shape
-    for row in range(2):
-        expected, memory = _loop(mixer, inputs[row], project)
-        torch.testing.assert_close(outputs[row], expected, rtol=1e-10, atol=1e-10)
-        torch.testing.assert_close(final["memory"][row], memory, rtol=1e-10, atol=1e-10)
+    expected, memory = (torch.stack(rows) for rows in zip(*(_loop(mixer, row, project) for row in inputs), strict=True))
+    torch.testing.assert_close(outputs, expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(final["memory"], memory, rtol=1e-10, atol=1e-10)
+    parameters = list(mixer.parameters())
+    ours = torch.autograd.grad((outputs**2).sum() + (final["memory"] ** 3).sum(), parameters)
+    theirs = torch.autograd.grad((expected**2).sum() + (memory**3).sum(), parameters)
+    for left, right in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-8, atol=1e-8)
 
 
 def test_the_features_of_schlag_on_a_worked_example():

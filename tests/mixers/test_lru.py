@@ -16,7 +16,6 @@ def _mixer(**fields):
     return MemoryLRUModel(config).layers[0].mixer
 
 
-@torch.no_grad()
 def _loop(mixer, inputs, state):
     """The equations of the paper, one step and one row at a time."""
     eigenvalues = torch.exp(torch.complex(-mixer.nu_log.exp(), mixer.theta_log.exp()))
@@ -35,16 +34,22 @@ def _loop(mixer, inputs, state):
 @pytest.mark.parametrize("glu", [True, False])
 @pytest.mark.parametrize("state_size", [0, 3])
 @pytest.mark.parametrize("backend", ["torch", "numba"])
-def test_outputs_and_state_equal_the_equations_in_complex128(glu, state_size, backend):
+def test_outputs_state_and_gradients_equal_the_equations_in_complex128(glu, state_size, backend):
     mixer = _mixer(glu=glu, state_size=state_size).double()
     inputs = torch.randn(2, 7, 8, dtype=torch.float64)
-    state = {name: torch.randn_like(leaf) for name, leaf in mixer.initial_state(2).items()}
+    state = {name: torch.randn_like(leaf).requires_grad_() for name, leaf in mixer.initial_state(2).items()}
     with use_backend(backend):
         outputs, final = mixer(inputs, state)
-    for row in range(2):
-        expected, last = _loop(mixer, inputs[row], torch.complex(state["real"][row], state["imag"][row]))
-        torch.testing.assert_close(outputs[row], expected, rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(torch.complex(final["real"], final["imag"])[row], last, rtol=1e-12, atol=1e-12)
+    start = torch.complex(state["real"], state["imag"])
+    rows = [_loop(mixer, inputs[row], start[row]) for row in range(2)]
+    expected, last = (torch.stack(parts) for parts in zip(*rows, strict=True))
+    torch.testing.assert_close(outputs, expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(torch.complex(final["real"], final["imag"]), last, rtol=1e-12, atol=1e-12)
+    leaves = [*mixer.parameters(), *state.values()]
+    ours = torch.autograd.grad((outputs**2).sum() + (final["real"] ** 3 + final["imag"]).sum(), leaves)
+    theirs = torch.autograd.grad((expected**2).sum() + (last.real**3 + last.imag).sum(), leaves)
+    for left, right in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("r_min, r_max, max_phase", [(0.0, 1.0, 6.283), (0.9, 0.999, math.pi / 10), (0.5, 0.6, 0.1)])

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.func import jacrev, vmap
+from torch.func import grad, jacrev, vmap
 
 Cell = Callable[..., tuple[Tensor, Tensor | tuple[Tensor, ...]]]
 
@@ -24,9 +24,9 @@ def values_and_gradients(
     inputs, state = ([tensor.detach().clone().requires_grad_() for tensor in group] for group in (inputs, state))
     output, final = cell(*inputs, initial_state=pack(state), lengths=lengths)
     if lengths is not None:
-        output = output * (torch.arange(output.shape[1]) < lengths[:, None]).unsqueeze(-1)
+        output = output * (torch.arange(output.shape[1], device=output.device) < lengths[:, None]).unsqueeze(-1)
     results = [output, *leaves(final)]
-    weights = [torch.linspace(-1, 2, r.numel(), dtype=r.dtype).cos().view(r.shape) for r in results]
+    weights = [torch.linspace(-1, 2, r.numel(), dtype=r.dtype, device=r.device).cos().view(r.shape) for r in results]
     loss = sum((r * w).sum() for r, w in zip(results, weights, strict=True))
     return [r.detach() for r in results] + list(torch.autograd.grad(loss, [*inputs, *state]))
 
@@ -40,10 +40,20 @@ def assert_same(cell, definition, inputs, state, lengths=None, tolerance=1e-10, 
         torch.testing.assert_close(actual.double() / scale, expected / scale, rtol=0, atol=tolerance)
 
 
+def assert_same_on_gpu(cell, definition, inputs, state, lengths) -> None:
+    """On a CUDA device the cell gives what the definition gives there, in float64, and closely in float32."""
+    for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-4)):
+        moved = [[tensor.to("cuda", dtype) for tensor in group] for group in (inputs, state)]
+        for row_lengths in (None, lengths.cuda()):
+            assert_same(cell, definition, *moved, row_lengths, tolerance)
+
+
 def assert_split(cell, inputs, state, lengths=None, tolerance=1e-10) -> None:
     """For every split of time the two pieces give the outputs and the final state of one pass."""
     x, *weights = inputs
     whole, final = cell(x, *weights, initial_state=pack(state), lengths=lengths)
+    for leaf in leaves(final):
+        assert leaf.untyped_storage().nbytes() == leaf.numel() * leaf.element_size(), "the state keeps more than itself"
     for cut in range(1, x.shape[1]):
         heads = None if lengths is None else lengths.clamp(max=cut)
         tails = None if lengths is None else (lengths - cut).clamp(min=0)
@@ -88,6 +98,24 @@ def assert_half_precision(cell, inputs, state) -> None:
         assert torch.equal(c, b)
 
 
+def assert_compiles_without_unrolling(cell, inputs) -> None:
+    """A compiled caller gives the same values, and its graph does not grow with the number of steps."""
+    nodes = []
+
+    def count(graph, _):
+        nodes.append(len(graph.graph.nodes))
+        return graph
+
+    for steps in (3, 12):
+        torch._dynamo.reset()
+        nodes.append(0)
+        x = torch.cat([inputs[0]] * steps, dim=1)
+        compiled = torch.compile(lambda x: (2 * cell(x, *inputs[1:])[0]).sum(1), backend=count, dynamic=False)
+        torch.testing.assert_close(compiled(x), 2 * cell(x, *inputs[1:])[0].sum(1))
+    middle = nodes.index(0, 1)
+    assert sum(nodes[:middle]) == sum(nodes[middle:])
+
+
 def assert_vmap(cell, inputs, state) -> None:
     """Replicas with their own weights, side by side, give the values and gradients of one after the other."""
     x, *weights = inputs
@@ -102,6 +130,19 @@ def assert_vmap(cell, inputs, state) -> None:
         one_total = one_output.cos().sum() + sum(leaf.cos().sum() for leaf in leaves(one_final))
         for stacked_gradient, gradient in zip(gradients, torch.autograd.grad(one_total, own), strict=True):
             torch.testing.assert_close(stacked_gradient[replica], gradient, rtol=0, atol=1e-9)
+
+
+def assert_function_transform(cell, inputs, state) -> None:
+    """``torch.func.grad`` gives the gradients of ordinary backward passes."""
+
+    def total(*args):
+        output, final = cell(*args, initial_state=pack(state))
+        return output.cos().sum() + sum(leaf.cos().sum() for leaf in leaves(final))
+
+    own = [tensor.detach().clone().requires_grad_() for tensor in inputs]
+    expected = torch.autograd.grad(total(*own), own)
+    for actual, gradient in zip(grad(total, argnums=tuple(range(len(own))))(*inputs), expected, strict=True):
+        torch.testing.assert_close(actual, gradient, rtol=0, atol=1e-12)
 
 
 def real_parts_along(step, x: Tensor, state: Sequence[Tensor]) -> Tensor:

@@ -5,11 +5,15 @@ from functools import partial
 import pytest
 import torch
 
+from hf_memory.ops._cells import native_rnn, one_block
 from hf_memory.ops.elman import elman, elman_recurrent, elman_spectrum
 from tests.ops.cell_checks import (
+    assert_compiles_without_unrolling,
+    assert_function_transform,
     assert_half_precision,
     assert_lengths,
     assert_same,
+    assert_same_on_gpu,
     assert_split,
     assert_vmap,
     real_parts_along,
@@ -65,6 +69,14 @@ def test_equals_torch_rnn_with_the_same_weights(nonlinearity, float64):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
 
 
+def test_kernel_for_gpus_takes_the_same_arguments_in_the_same_order():
+    (x, *weights), (h,) = draw()
+    output, final = native_rnn("rnn_tanh", x, (h,), one_block(weights))
+    expected, expected_final = elman_recurrent(x, *weights, h)
+    torch.testing.assert_close(output, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(final, expected_final, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("lengths", [None, [0, 3, 5, 2]])
 def test_pieces_continue_where_the_first_one_stopped(lengths):
     assert_split(elman, *draw(), None if lengths is None else torch.tensor(lengths))
@@ -93,6 +105,19 @@ def test_spectrum_equals_the_jacobian_by_automatic_differentiation(nonlinearity)
     )
     got = elman_spectrum(x, *weights, nonlinearity=nonlinearity)
     torch.testing.assert_close(got, expected[None], rtol=0, atol=1e-9)
+
+
+def test_function_transforms_give_the_gradients_of_the_backward_pass():
+    assert_function_transform(elman, *draw())
+
+
+def test_a_compiled_caller_does_not_unroll_the_loop():
+    assert_compiles_without_unrolling(elman, draw()[0])
+
+
+@pytest.mark.gpu
+def test_gpu_matches_the_definition_in_values_and_gradients():
+    assert_same_on_gpu(elman, elman_recurrent, *draw(7, size=8), torch.tensor([0, 7, 3, 1]))
 
 
 def test_arguments_are_left_as_they_were():

@@ -14,9 +14,12 @@ from hf_memory.ops.ids4 import (
     transitions,
 )
 from tests.ops.cell_checks import (
+    assert_compiles_without_unrolling,
+    assert_function_transform,
     assert_half_precision,
     assert_lengths,
     assert_same,
+    assert_same_on_gpu,
     assert_split,
     assert_vmap,
     real_parts_along,
@@ -107,6 +110,21 @@ def test_replicas_side_by_side_equal_one_after_the_other(form):
     else:
         run = ids4_product
     assert_vmap(run, inputs, state)
+
+
+@FORMS
+def test_function_transforms_give_the_gradients_of_the_backward_pass(form):
+    assert_function_transform(OPS[form][0], *draw(form))
+
+
+def test_a_compiled_caller_does_not_unroll_the_loop():
+    assert_compiles_without_unrolling(ids4_product, draw("product")[0])
+
+
+@pytest.mark.gpu
+@FORMS
+def test_gpu_matches_the_definition_in_values_and_gradients(form):
+    assert_same_on_gpu(*OPS[form], *draw(form), torch.tensor([0, 5, 3, 1]))
 
 
 def test_row_norm_bounds_every_product_and_leaves_permutations():

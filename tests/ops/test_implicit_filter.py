@@ -22,13 +22,14 @@ def test_taps_equal_a_loop_over_positions():
     assert taps.shape == (width, 7)
     for i in range(7):
         turns = [cmath.exp(-2j * math.pi * band * i / longest) for band in (1e-4, 1.0)]
-        hidden = torch.tensor([i / (longest - 1), *(z.real for z in turns), *(z.imag for z in turns)]).double()
+        features = [i / (longest - 1), *(z.real for z in turns), *(z.imag for z in turns)]
+        hidden = torch.tensor(features, dtype=torch.float64)
         for weight, bias in zip(weights[:-1], biases, strict=True):
             hidden = torch.sin(frequency * (weight @ hidden + bias))
         for d in range(width):
             delta = math.log(100) * (1 / 1.5 + (1 / 0.3 - 1 / 1.5) * d / (width - 1))
             expected = (weights[-1] @ hidden)[d] * math.exp(-delta * i / (longest - 1))
-            torch.testing.assert_close(taps[d, i], expected, rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(taps[d, i], expected, rtol=1e-12, atol=1e-12)
 
 
 def test_fewer_taps_are_the_first_ones():

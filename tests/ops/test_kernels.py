@@ -120,17 +120,19 @@ def test_the_package_and_its_version_are_reported_once(caplog):
     assert [record.getMessage() for record in caplog.records] == [f"diagonal_scan can run on numba {version}"]
 
 
-def _imported_kernel_packages(module: str) -> str:
-    code = f"import sys; import {module}; print(sorted({{'numba', 'triton', 'fla'}} & set(sys.modules)))"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+def test_importing_an_operation_imports_no_kernel_package_and_importing_a_kernel_does():
+    seen = "print(sorted({'numba', 'triton', 'fla'} & set(sys.modules)))"
+    code = f"import sys, hf_memory.ops.diagonal_scan; {seen}; import hf_memory.ops._numba_diagonal_scan; {seen}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[]", "['numba']"]
 
 
-def test_importing_an_operation_imports_no_kernel_package():
-    assert _imported_kernel_packages("hf_memory.ops.diagonal_scan") == "[]\n"
-
-
-def test_importing_a_kernel_is_noticed_by_the_test_above():
-    assert _imported_kernel_packages("hf_memory.ops._numba_diagonal_scan") == "['numba']\n"
+# torch.compile itself instantiates the class whose instantiation torch deprecates.
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_a_compiled_graph_holds_the_whole_scan_in_torch():
+    inputs, decay = torch.randn(2, 5, 3), torch.rand(2, 5, 3)
+    compiled = torch.compile(lambda a, b: diagonal_scan(a, b)[0], backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(decay, inputs), diagonal_scan(decay, inputs)[0])
 
 
 def test_every_kernel_of_the_table_offers_its_refusal():

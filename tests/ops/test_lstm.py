@@ -5,9 +5,12 @@ import torch
 
 from hf_memory.ops.lstm import lstm, lstm_recurrent, lstm_spectrum
 from tests.ops.cell_checks import (
+    assert_compiles_without_unrolling,
+    assert_function_transform,
     assert_half_precision,
     assert_lengths,
     assert_same,
+    assert_same_on_gpu,
     assert_split,
     assert_vmap,
     real_parts_along,
@@ -109,6 +112,28 @@ def test_spectrum_equals_the_jacobian_by_automatic_differentiation():
     )
     got = lstm_spectrum(x, *weights)
     torch.testing.assert_close(got, expected[None], rtol=0, atol=1e-9)
+
+
+def test_bits_are_the_same_with_and_without_a_graph():
+    inputs, state = draw(12, batch=3, width=16, size=16, dtype=torch.float32)
+    output, final = lstm(*[tensor.requires_grad_() for tensor in inputs], initial_state=tuple(state))
+    with torch.no_grad():
+        again, again_final = lstm(*inputs, initial_state=tuple(state))
+    assert torch.equal(output, again)
+    assert all(torch.equal(a, b) for a, b in zip(final, again_final, strict=True))
+
+
+def test_function_transforms_give_the_gradients_of_the_backward_pass():
+    assert_function_transform(lstm, *draw())
+
+
+def test_a_compiled_caller_does_not_unroll_the_loop():
+    assert_compiles_without_unrolling(lstm, draw()[0])
+
+
+@pytest.mark.gpu
+def test_gpu_matches_the_definition_in_values_and_gradients():
+    assert_same_on_gpu(lstm, lstm_recurrent, *draw(7, size=8), torch.tensor([0, 7, 3, 1]))
 
 
 def test_arguments_are_left_as_they_were():

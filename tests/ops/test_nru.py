@@ -8,9 +8,12 @@ import torch
 
 from hf_memory.ops.nru import nru, nru_recurrent, nru_spectrum
 from tests.ops.cell_checks import (
+    assert_compiles_without_unrolling,
+    assert_function_transform,
     assert_half_precision,
     assert_lengths,
     assert_same,
+    assert_same_on_gpu,
     assert_split,
     assert_vmap,
     real_parts_along,
@@ -47,8 +50,9 @@ def test_loop_matches_the_definition_in_values_and_gradients(options, norm, time
 
 def test_float32_stays_close_to_float64():
     inputs, state = draw(4, 17, size=16, memory=16, norm=True, dtype=torch.float32)
-    inputs[3] *= 0.3  # larger recurrent weights make the net chaotic, and rounding grows exponentially
-    assert_same(nru, nru_recurrent, inputs, state, tolerance=2e-5)
+    # Larger weights make the net chaotic: the definition in float32 is then as far from float64 as the loop.
+    inputs[3:6] = [0.1 * weight for weight in inputs[3:6]]
+    assert_same(nru, nru_recurrent, inputs, state, tolerance=1e-5)
 
 
 @pytest.mark.parametrize("norm", [False, True])
@@ -131,6 +135,21 @@ def test_directions_whose_fifth_power_leaves_float32_keep_their_meaning():
     assert_same(
         partial(nru, num_heads=2), partial(nru_recurrent, num_heads=2), inputs[:1] + inputs[1:], state, None, 1e-4
     )
+
+
+def test_function_transforms_give_the_gradients_of_the_backward_pass():
+    assert_function_transform(partial(nru, num_heads=2), *draw(norm=True))
+
+
+def test_a_compiled_caller_does_not_unroll_the_loop():
+    assert_compiles_without_unrolling(partial(nru, num_heads=2), draw()[0])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("norm", [False, True])
+def test_gpu_matches_the_definition_in_values_and_gradients(norm):
+    run, definition = (partial(op, num_heads=2) for op in (nru, nru_recurrent))
+    assert_same_on_gpu(run, definition, *draw(norm=norm), torch.tensor([0, 5, 3, 1]))
 
 
 def test_arguments_are_left_as_they_were():

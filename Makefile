@@ -1,0 +1,91 @@
+# Targets set up what they need and reuse it afterwards; `make` alone lists them.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+WORKERS ?= 2
+CONSTRAINTS ?= constraints.txt
+
+VENV := .venv
+RUN := $(VENV)/bin/python
+READY := $(VENV)/.ready
+
+LOWEST_VENV := .venv-lowest
+LOWEST_RUN := $(LOWEST_VENV)/bin/python
+LOWEST_READY := $(LOWEST_VENV)/.ready
+# The oldest releases that pyproject.toml accepts of the packages whose interfaces have moved.
+LOWEST := transformers==5.17.0 huggingface_hub==1.5.0 datasets==4.0.0 accelerate==1.7.0
+# What those releases cap, and so cannot be taken from the tested set.
+LOWEST_FREE := transformers huggingface_hub datasets accelerate dill multiprocess fsspec
+# Kernels and the laws of tasks do not meet those packages; everything else does.
+LOWEST_TESTS := tests --ignore=tests/ops --ignore=tests/tasks --ignore=tests/test_architecture.py
+
+# One thread a process: tensors are small, and tests and demo run processes side by side.
+export OMP_NUM_THREADS := 1
+export GOMP_SPINCOUNT := 0
+export MPLBACKEND := Agg
+export TOKENIZERS_PARALLELISM := false
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+PYTEST := -m pytest -q -n $(WORKERS) --dist worksteal
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow test-lowest test-gpu check format bench clean distclean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1 :: /' | awk -F ' :: ' '{printf "%-16s%s\n", $$1, $$2}'
+
+setup: $(READY)  ## make .venv with the tested set
+
+$(READY): pyproject.toml $(CONSTRAINTS)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or later is needed: make PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install -q -c $(CONSTRAINTS) torch
+	$(RUN) -m pip install -q -c $(CONSTRAINTS) -e '.[dev,cpu]'
+	@touch $@
+
+demo: export HF_HUB_OFFLINE := 1
+demo: $(READY)  ## train four mixers on two tasks: a table, figures and a page under results/demo
+	$(RUN) -m hf_memory.cli demo --output-dir results/demo
+
+test: export HF_HUB_OFFLINE := 1
+test: $(READY)  ## run the tests
+	$(RUN) $(PYTEST)
+
+test-slow: export HF_HUB_OFFLINE := 1
+test-slow: $(READY)  ## run the tests marked slow
+	$(RUN) $(PYTEST) -m slow --timeout 900
+
+test-gpu: export HF_HUB_OFFLINE := 1
+test-gpu: $(READY)  ## run the tests that need a CUDA device or the kernels' packages
+	$(RUN) -m pytest -q -m 'gpu or kernels'
+
+check: $(READY)  ## lint, format, types, architecture
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+	$(RUN) -m pytest -q tests/test_architecture.py
+
+format: $(READY)  ## apply what `make check` would ask for
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
+
+$(LOWEST_READY): pyproject.toml $(CONSTRAINTS) Makefile
+	$(PYTHON) -m venv $(LOWEST_VENV)
+	grep -v -E '^($(shell echo $(LOWEST_FREE) | tr ' ' '|'))==' $(CONSTRAINTS) > $(LOWEST_VENV)/constraints.txt
+	$(LOWEST_RUN) -m pip install -q -c $(LOWEST_VENV)/constraints.txt torch
+	$(LOWEST_RUN) -m pip install -q -c $(LOWEST_VENV)/constraints.txt $(LOWEST) -e '.[dev,cpu]'
+	@touch $@
+
+test-lowest: export HF_HUB_OFFLINE := 1
+test-lowest: $(LOWEST_READY)  ## generation, Trainer, saving and data on the oldest supported releases
+	$(LOWEST_RUN) $(PYTEST) $(LOWEST_TESTS)
+
+bench: $(READY)  ## measure speed on this CPU, in ratios; written to results/cpu
+	$(RUN) -m benchmarks.cpu --output results/cpu
+
+clean:  ## remove caches and build products; results stay
+	rm -rf build dist .pytest_cache .ruff_cache .mypy_cache
+	find . -path ./$(VENV) -prune -o -path ./$(LOWEST_VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+distclean: clean  ## remove the environments as well
+	rm -rf $(VENV) $(LOWEST_VENV)

@@ -1,0 +1,282 @@
+"""The ``hf-memory`` command. Each subcommand imports what it needs when it runs."""
+
+import importlib
+import inspect
+import math
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hf_memory.results import Row
+
+app = typer.Typer(
+    help="Sequence mixers on synthetic memory tasks.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+data_app = typer.Typer(help="Datasets of the tasks: into the cache, as text, as Parquet.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+TaskName = Annotated[str, typer.Argument(help="Key of the task, as `hf-memory list` shows it.")]
+Config = Annotated[str | None, typer.Option(help="Configuration of the task's dataset; its first one by default.")]
+Keywords = Annotated[list[str] | None, typer.Option("--data", help="Dataset keyword or task knob, name=value.")]
+Processes = Annotated[int | None, typer.Option(help="Processes that generate.")]
+
+STATE_LENGTHS = (64, 1024)
+_PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+def main() -> None:
+    """Run the command; errors that a user can mend are one line without a traceback."""
+    from huggingface_hub.errors import StrictDataclassError
+
+    try:
+        app()
+    except (ValueError, OSError, StrictDataclassError) as error:
+        typer.secho(f"Error: {error}", fg="red", err=True)
+        sys.exit(2)
+
+
+@app.command("list")
+def list_() -> None:
+    """Show mixers and tasks: sources, state sizes, eigenvalues, chance levels."""
+    from rich.table import Table
+
+    from hf_memory.auto import model_keys
+    from hf_memory.tasks import TASKS
+
+    console = _console()
+    mixers = Table(
+        title=f"Mixers (width 64, 2 layers; numbers held per sequence after {_either(STATE_LENGTHS)} tokens)"
+    )
+    for name in ("mixer", *(f"state at {length}" for length in STATE_LENGTHS), "eigenvalues", "source"):
+        mixers.add_column(name, justify="right" if name.startswith("state") else "left", overflow="fold")
+    for key in model_keys():
+        mixers.add_row(*mixer_facts(key))
+    tasks = Table(title="Tasks (chance of the headline metric at the training length)")
+    for name in ("task", "memory", "head", "headline metric", "chance", "configurations"):
+        tasks.add_column(name, justify="right" if name == "chance" else "left", overflow="fold")
+    for key in TASKS:
+        tasks.add_row(*task_facts(key))
+    console.print(mixers)
+    console.print(tasks)
+
+
+def mixer_facts(key: str) -> tuple[str, ...]:
+    """Key, state sizes, range of the eigenvalues' real parts on random inputs, and source of one mixer."""
+    import torch
+
+    from hf_memory.auto import mixer_config, mixer_model
+
+    torch.manual_seed(0)
+    model = mixer_model(mixer_config(key, vocab_size=16, hidden_size=64, num_hidden_layers=2)).eval()
+    sizes = [f"{model.state_size(length):,}" for length in STATE_LENGTHS]
+    spectrum = model.layers[0].mixer.transition_spectrum(torch.randn(1, 16, 64))
+    span = "" if spectrum is None else f"{spectrum.min().item():.2f} to {spectrum.max().item():.2f}"
+    text = inspect.getdoc(importlib.import_module(type(model).__module__)) or ""
+    return key, *sizes, span, source_of(text)
+
+
+def source_of(text: str) -> str:
+    """The source that a docstring names: after ``Source:``, else its first citation in brackets, else all others."""
+    line = " ".join(text.split())
+    named = re.search(r"Sources?: (.+?)(?<!al)\.(?: |$)", line)
+    if named:
+        return named.group(1)
+    cited = re.search(r"\(([A-Z][^()]*\d{4}[^()]*)\)", line)
+    if cited:
+        return cited.group(1)
+    name = r"[A-Z][\w-]+"
+    return "; ".join(dict.fromkeys(re.findall(rf"{name}(?:, {name})*(?: and {name}| et al\.)? \(\d{{4}}\)", line)))
+
+
+def task_facts(key: str) -> tuple[str, ...]:
+    """Key, kind of memory, head, headline metric with its chance level, and configurations of one task."""
+    from hf_memory.data.specification import length_bounds, specify
+
+    specification = specify(key)
+    task = specification.task
+    chance = task.chance_level(task.headline_metric, length_bounds(specification.train_length)[1])
+    level = "unknown" if math.isnan(chance) else f"{chance:.3f}"
+    metric = task.headline_metric.replace("_", " ")
+    others = len(task.presets) - 1
+    configurations = f"{specification.preset} and {others} more" if others else specification.preset
+    return key, task.category, task.head.replace("_", " "), metric, level, configurations
+
+
+@app.command(context_settings=_PASS_ON, add_help_option=False)
+def train(context: typer.Context) -> None:
+    """Train a mixer on a task and evaluate it at every test length; `hf-memory train --help` lists the arguments."""
+    from hf_memory.arguments import main as train_main
+
+    rows = train_main(context.args, prog="hf-memory train")
+    if _is_main_process():
+        print_rows(rows)
+
+
+@app.command()
+def evaluate(
+    checkpoint: Annotated[str, typer.Argument(help="Checkpoint, a folder or a repository on the Hub.")],
+    task: Annotated[str, typer.Option(help="Key of the task, as `hf-memory list` shows it.")],
+    config: Config = None,
+    data: Keywords = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Rows per forward pass and process.")] = 256,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the Hub.")] = None,
+    results: Annotated[Path | None, typer.Option(help="Folder to which the rows are written.")] = None,
+) -> None:
+    """Measure recall and extrapolation of a checkpoint on the validation and test splits of a task."""
+    from accelerate import Accelerator
+
+    from hf_memory.arguments import parse_fields
+    from hf_memory.data.builder import load_dataset
+    from hf_memory.data.specification import specify
+    from hf_memory.evaluation import evaluate_lengths, write_evaluation
+
+    keywords = parse_fields(data or [], "data")
+    specification = specify(task, config, **keywords)
+    accelerator = Accelerator()
+    with accelerator.main_process_first():
+        rows = load_dataset(f"hf_memory/{task}", config, **keywords)
+    splits = {name: rows[name] for name in rows if name != "train"}
+    found = evaluate_lengths(
+        checkpoint, specification, splits, batch_size=batch_size, accelerator=accelerator, revision=revision
+    )
+    if accelerator.is_main_process:
+        if results is not None:
+            write_evaluation(results, found)
+        print_rows(found)
+
+
+@app.command()
+def report(
+    results: Annotated[Path, typer.Argument(help="Folder of result rows, or one file.")],
+    out: Annotated[Path, typer.Option(help="Folder of the page.")] = Path("report"),
+) -> None:
+    """Write figures, tables and one HTML page from result rows."""
+    from hf_memory.report import write_report
+
+    typer.echo(write_report(results, out))
+
+
+@app.command()
+def demo(
+    output_dir: Annotated[Path, typer.Option(help="Folder of rows, checkpoints, figures and page.")] = Path(
+        "results/demo"
+    ),
+    workers: Annotated[int, typer.Option(min=1, help="Processes with one thread each.")] = 2,
+    smoke: Annotated[bool, typer.Option(help="A few steps on a few rows.")] = False,
+) -> None:
+    """Train four mixers on two tasks and show what they keep beyond the training length; about 5 minutes on 2 cores."""
+    from hf_memory.demo import run_demo
+
+    print_rows(run_demo(output_dir, workers, smoke))
+    typer.echo(f"page: {output_dir / 'report' / 'index.html'}")
+
+
+@data_app.command()
+def build(
+    task: TaskName,
+    config: Config = None,
+    every: Annotated[bool, typer.Option("--all", help="All configurations of the task.")] = False,
+    data: Keywords = None,
+    num_proc: Processes = None,
+    force: Annotated[bool, typer.Option(help="Generate anew in any case.")] = False,
+) -> None:
+    """Put a configuration into the standard cache, where `datasets.load_dataset("hf_memory/<task>")` finds it."""
+    from hf_memory.arguments import parse_fields
+    from hf_memory.data.builder import build as build_dataset
+
+    for name in _configs(task, [config] if config else None, every) or [None]:
+        typer.echo(build_dataset(task, name, num_proc=num_proc, force=force, **parse_fields(data or [], "data")))
+
+
+@data_app.command()
+def show(
+    task: TaskName,
+    config: Config = None,
+    split: Annotated[str, typer.Option(help="Name of the split.")] = "train",
+    num_rows: Annotated[int, typer.Option(help="Number of rows.")] = 3,
+    data: Keywords = None,
+) -> None:
+    """Print rows as text, with their labels and the positions that are scored."""
+    from hf_memory.arguments import parse_fields
+    from hf_memory.data.preview import show as show_rows
+
+    typer.echo(show_rows(task, config, split, num_rows, **parse_fields(data or [], "data")))
+
+
+@data_app.command()
+def export(
+    task: TaskName,
+    out: Annotated[Path, typer.Argument(help="Folder in which the folder of the task is made.")],
+    config: Annotated[list[str] | None, typer.Option(help="Configuration; may be given several times.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="All configurations of the task.")] = False,
+    data: Keywords = None,
+    num_proc: Processes = None,
+) -> None:
+    """Write configurations as Parquet files with a card."""
+    from hf_memory.arguments import parse_fields
+    from hf_memory.data.export import export as export_dataset
+
+    configs = _configs(task, config, every)
+    typer.echo(export_dataset(task, out, configs, num_proc=num_proc, **parse_fields(data or [], "data")))
+
+
+def _configs(task: str, given: Sequence[str] | None, every: bool) -> list[str] | None:
+    """The configurations that were asked for; None for the task's default."""
+    from hf_memory.data.export import config_names
+
+    if every and given:
+        raise typer.BadParameter("give --config or --all, not both")
+    return config_names(task) if every else list(given) if given else None
+
+
+def print_rows(rows: "Sequence[Row]") -> None:
+    """Print one table per study: values over the test lengths, chance levels, parameters and state bytes."""
+    from rich.table import Table
+
+    from hf_memory.report import FACTS, length_table, note
+    from hf_memory.summary import studies, title
+
+    console = _console()
+    for study in studies(rows):
+        lengths, lines = length_table(study)
+        table = Table(title=title(study), caption=note(study))
+        table.add_column("mixer")
+        for name in (*map(str, lengths), *FACTS):
+            table.add_column(name, justify="right")
+        for line in lines:
+            values: dict[int, Any] = dict(line.cells)
+            style = "dim" if line.level else None
+            table.add_row(line.name, *(values[length] for length in lengths), *line.facts, style=style)
+        console.print(table)
+
+
+def _console() -> "Console":
+    """A console that does not fold tables where the output is no terminal."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=160)
+
+
+def _either(numbers: Sequence[int]) -> str:
+    return " and ".join(map(str, numbers))
+
+
+def _is_main_process() -> bool:
+    from accelerate import PartialState
+
+    return PartialState().is_main_process
+
+
+if __name__ == "__main__":
+    main()
