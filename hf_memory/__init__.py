@@ -49,7 +49,14 @@ def __dir__() -> list[str]:
     return sorted([*globals(), *_LAZY, *_class_modules()])
 
 
+def _publish(model: Any, repo_id: str, **options: Any) -> Any:
+    """What ``model.push_to_hub`` does; its needs are imported when it is called."""
+    return importlib.import_module("hf_memory.hub").push(model, repo_id, **options)
+
+
 if importlib.util.find_spec("torch") is not None and importlib.util.find_spec("transformers") is not None:
     from hf_memory.auto import register_all
+    from hf_memory.modeling import MemoryPreTrainedModel
 
     register_all()
+    MemoryPreTrainedModel.publisher = staticmethod(_publish)

@@ -1,7 +1,7 @@
 """One run of a sweep: what defines it, its evaluations during training, and how it ends.
 
-A cell leaves one of two files: ``<digest>.jsonl`` with its rows, or ``<digest>.failed.json`` with its error; evaluations
-during training lie beside them in ``<digest>.history.json``. Whether it is done is a question to the folder alone.
+A cell leaves ``<digest>.jsonl`` with its rows, or ``<digest>.failed.json`` with its error; evaluations during training
+lie beside them in ``<digest>.history.json``. Whether it is done is a question to the folder alone.
 """
 
 import dataclasses
@@ -249,7 +249,7 @@ def run_cell(cell: Cell, results: str | os.PathLike[str], beat: Beat = lambda st
             return ("finished before" if done.exists() else "claimed elsewhere"), ""
         try:
             cell.experiment().run_into(results, beat)
-        except Exception as error:  # noqa: BLE001 (whatever went wrong belongs to this cell, and the others go on)
+        except Exception as error:  # whatever went wrong belongs to this cell alone
             logger.exception("%s failed", cell.name)
             text = f"{type(error).__name__}: {error}"
             write_failure(results, cell, text)
@@ -267,6 +267,11 @@ def state_of(results: Path, cell: Cell) -> Literal["finished", "failed", "open"]
 def failure_path(results: Path, cell: str) -> Path:
     """The file of a failed cell."""
     return results / f"{cell}.failed.json"
+
+
+def find_failures(results: Path) -> list[Path]:
+    """The files of all failed cells of a folder."""
+    return sorted(results.glob("*.failed.json"))
 
 
 def write_failure(results: Path, cell: Cell, error: str) -> Path:

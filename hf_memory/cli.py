@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hf_memory.cli_hub import register
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -24,6 +26,7 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Datasets of the tasks: into the cache, as text, as Parquet.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+register(app, data_app)
 
 TaskName = Annotated[str, typer.Argument(help="Key of the task, as `hf-memory list` shows it.")]
 Config = Annotated[str | None, typer.Option(help="Configuration of the task's dataset; its first one by default.")]
@@ -194,7 +197,8 @@ def build(
     from hf_memory.arguments import parse_fields
     from hf_memory.data.builder import build as build_dataset
 
-    for name in _configs(task, [config] if config else None, every) or [None]:
+    chosen: Sequence[str | None] = _configs(task, [config] if config else None, every) or [None]
+    for name in chosen:
         typer.echo(build_dataset(task, name, num_proc=num_proc, force=force, **parse_fields(data or [], "data")))
 
 

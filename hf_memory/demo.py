@@ -56,9 +56,9 @@ STUDIES = (
     Study(
         task="bit_parity",
         data={"length": 32, "test_lengths": [32, 48, 64, 128, 256], "num_train": 40_000, "num_test": 1_000},
-        fields=_SHARED,
+        fields={**_SHARED, "intermediate_size": 128},
         own_fields={"attention": {"position_code": "rope"}, "delta_net": {"allow_neg_eigval": True}},
-        training={"max_steps": 600, "per_device_train_batch_size": 64, "learning_rate": 5e-3},
+        training={"max_steps": 600, "per_device_train_batch_size": 64, "learning_rate": 3e-3},
     ),
     Study(
         task="mqar",

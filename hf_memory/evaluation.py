@@ -6,8 +6,6 @@ their predictions, so that every process returns the same values and no row is d
 
 import contextlib
 import dataclasses
-import importlib.metadata
-import json
 import os
 import time
 from collections.abc import Mapping
@@ -27,33 +25,19 @@ from hf_memory.data.specification import Specification, changed_knobs, data_vers
 from hf_memory.data.tensors import TensorRows
 from hf_memory.metrics import MetricValue, evaluate_predictions
 from hf_memory.modeling import MemoryPreTrainedModel
+from hf_memory.provenance import (
+    Run,
+    config_digest,
+    device_name,
+    measure_state,
+    parameter_counts,
+    read_run,
+    unknown_run,
+    versions,
+)
 from hf_memory.results import Row, write_cell
-from hf_memory.storage import decode, digest, encode, file_sha256, write_text
+from hf_memory.storage import digest
 from hf_memory.tasks.base import IGNORE_INDEX, Task
-
-RUN_FILE = "hf_memory_run.json"
-"""File beside a checkpoint's weights that says how they were trained."""
-
-_VOLATILE = {"transformers_version", "hf_memory_version", "architectures", "dtype", "torch_dtype", "auto_map"}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Run:
-    """What rows say of the training run behind them; fields as in :class:`hf_memory.results.Row`."""
-
-    cell: str
-    arm: str
-    seed: int | None = None
-    data_seed: int | None = None
-    learning_rate: float | None = None
-    learning_rate_grid: tuple[float, ...] = ()
-    schedule: str | None = None
-    optim_groups: str | None = None
-    stop_rule: str | None = None
-    steps: int | None = None
-    tokens: int | None = None
-    train_seconds: float | None = None
-    weights_sha256: str = ""
 
 
 def evaluate_lengths(
@@ -86,12 +70,12 @@ def evaluate_lengths(
         ValueError: If the model lacks the task's head or has fewer ids or classes than the task, or a split is unknown.
     """
     checkpoint = None if isinstance(model, MemoryPreTrainedModel) else str(model)
-    loaded = load_for_task(checkpoint, specification.task, revision=revision) if checkpoint is not None else model
+    loaded = model if isinstance(model, MemoryPreTrainedModel) else load_for_task(model, specification.task, revision)
     check_fits(loaded, specification.task)
     unknown = [name for name in splits if name not in specification.splits]
     if unknown:
         raise ValueError(f"splits: {unknown[0]!r} is unknown (known: {', '.join(map(repr, specification.splits))})")
-    run = run or read_run(checkpoint) or _unknown_run(loaded, checkpoint, specification)
+    run = run or read_run(checkpoint) or unknown_run(loaded, checkpoint, specification)
     device = accelerator.device if accelerator is not None else next(loaded.parameters()).device
     was_training = loaded.training
     loaded.to(device).eval()
@@ -125,9 +109,12 @@ def _evaluate_split(
     metrics = evaluate_predictions(part.task, length, **columns)
     numbers, size = measure_state(model, part.task.row_length(length))
     low, high = length_bounds(specification.train_length)
+    parameters = parameter_counts(model)
     return Row(
         **dataclasses.asdict(run),
-        **parameter_counts(model),
+        parameters=parameters.total,
+        parameters_non_embedding=parameters.non_embedding,
+        parameters_per_block=parameters.per_block,
         mixer=model.config.model_type.removeprefix("memory_"),
         config_digest=config_digest(model.config),
         task=specification.task.key,
@@ -141,7 +128,7 @@ def _evaluate_split(
         headline=specification.task.headline_metric,
         metrics={metric: _as_value(value) for metric, value in metrics.items()},
         eval_seconds=time.perf_counter() - started,
-        device=_device_name(model),
+        device=device_name(model),
         backend=os.environ.get("HF_MEMORY_BACKEND", "auto"),
         versions=versions(),
     )
@@ -231,62 +218,6 @@ def check_fits(model: MemoryPreTrainedModel, task: Task) -> None:
         )
 
 
-def measure_state(model: MemoryPreTrainedModel, num_columns: int) -> tuple[int, int]:
-    """Numbers and bytes that the live cache holds for one sequence after ``num_columns`` tokens."""
-    input_ids = torch.zeros(1, num_columns, dtype=torch.int64, device=next(model.parameters()).device)
-    with torch.no_grad():
-        cache = model.base_model(input_ids=input_ids, use_cache=True).cache
-    return cache.state_size(), cache.nbytes()
-
-
-def parameter_counts(model: MemoryPreTrainedModel) -> dict[str, int]:
-    """Numbers of parameters as rows hold them. Tied weights count once; per block is the rounded mean over blocks."""
-    base = model.base_model
-    blocks = sum(parameter.numel() for parameter in base.layers.parameters())
-    norm = sum(parameter.numel() for parameter in base.norm.parameters())
-    return {
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "parameters_non_embedding": blocks + norm,
-        "parameters_per_block": round(blocks / len(base.layers)),
-    }
-
-
-def config_digest(config: Any) -> str:
-    """Digest of what a config says of the model, without versions and other notes of the one who saved it."""
-    values = json.loads(config.to_json_string(use_diff=False))
-    return digest({key: value for key, value in values.items() if key not in _VOLATILE and not key.startswith("_")})
-
-
-def versions() -> dict[str, str]:
-    """Versions of the packages behind a number; of those that are installed."""
-    found = {}
-    for name in ("hf_memory", "torch", "transformers", "datasets", "accelerate", "numpy", "numba", "triton"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
-
-
-def weights_digest(folder: str | os.PathLike[str]) -> str:
-    """SHA-256 of a checkpoint's weights file, or of the digests of its shards; empty where there is none."""
-    files = sorted(Path(folder).glob("*.safetensors"))
-    digests = [file_sha256(file) for file in files]
-    return digests[0] if len(digests) == 1 else digest({"shards": digests}) if digests else ""
-
-
-def save_run(folder: str | os.PathLike[str], run: Run) -> Path:
-    """Write the facts of a training run beside its weights."""
-    return write_text(Path(folder) / RUN_FILE, json.dumps(encode(dataclasses.asdict(run)), indent=2) + "\n")
-
-
-def read_run(checkpoint: str | None) -> Run | None:
-    """The facts beside a local checkpoint's weights; None where there are none, or they are of other weights."""
-    if checkpoint is None or not (Path(checkpoint) / RUN_FILE).is_file():
-        return None
-    values = decode(json.loads((Path(checkpoint) / RUN_FILE).read_text()))
-    run = Run(**{**values, "learning_rate_grid": tuple(values["learning_rate_grid"])})
-    return run if run.weights_sha256 == weights_digest(checkpoint) else None
-
-
 def write_evaluation(folder: str | os.PathLike[str], rows: list[Row]) -> Path:
     """Write rows of an evaluation apart from those of the training run, as a cell of its own.
 
@@ -302,20 +233,6 @@ def write_evaluation(folder: str | os.PathLike[str], rows: list[Row]) -> Path:
         "splits": {found.split: found.measured().denominator for found in rows},
     }
     return write_cell(folder, definition, [dataclasses.replace(found, cell=digest(definition)) for found in rows])
-
-
-def _unknown_run(model: MemoryPreTrainedModel, checkpoint: str | None, specification: Specification) -> Run:
-    """A run of which nothing is known but its weights."""
-    weights = weights_digest(checkpoint) if checkpoint is not None and Path(checkpoint).is_dir() else ""
-    mixer = model.config.model_type.removeprefix("memory_")
-    knobs = {"task": specification.task.key, "knobs": changed_knobs(specification.task), "mixer": mixer}
-    cell = digest({**knobs, "weights": weights, "checkpoint": checkpoint or "", "config": config_digest(model.config)})
-    return Run(cell=cell, arm=mixer, weights_sha256=weights)
-
-
-def _device_name(model: MemoryPreTrainedModel) -> str:
-    device = next(model.parameters()).device
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def _as_value(value: MetricValue) -> MetricValue:

@@ -14,8 +14,9 @@ from hf_memory.data.builder import load_dataset
 from hf_memory.data.collator import MemoryCollator
 from hf_memory.data.specification import Specification, data_version, length_bounds
 from hf_memory.data.tensors import TensorRows
-from hf_memory.evaluation import Run, config_digest, evaluate_lengths, save_run, weights_digest
+from hf_memory.evaluation import evaluate_lengths
 from hf_memory.modeling import MemoryPreTrainedModel
+from hf_memory.provenance import Run, config_digest, save_run, weights_digest
 from hf_memory.results import Row, cell_path, read_rows, write_cell
 from hf_memory.storage import digest
 from hf_memory.tasks.base import check_names

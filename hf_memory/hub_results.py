@@ -107,7 +107,7 @@ def benchmark_yaml(published: Mapping[str, Specification]) -> str:
     ]
     content = {
         "name": f"hf_memory: {task.key.replace('_', ' ')}",
-        "description": f"Memory of sequence models, {task.category}: {task.headline_metric.replace('_', ' ')}, by length",
+        "description": f"Memory of sequence models ({task.category}), by length; metric: {task.headline_metric}",
         "evaluation_framework": FRAMEWORK,
         "tasks": tasks,
     }

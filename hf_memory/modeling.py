@@ -4,6 +4,8 @@ Padding is moved here, positions are counted here, labels are shifted here, weig
 rows that start at column 0 and are padded on the right.
 """
 
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -146,6 +148,8 @@ class MemoryPreTrainedModel(PreTrainedModel):
     _no_split_modules = ["MemoryBlock"]
     _is_stateful = True
     _head_keys: ClassVar[tuple[str, ...]] = ("lm_head.", "score.")
+    publisher: ClassVar[Callable[..., Any] | None] = None
+    """What pushes a model with its code and card: set by the package, absent where the code runs without it."""
 
     def __init__(self, config: MemoryConfig):
         if not isinstance(config, self.config_class):
@@ -187,6 +191,22 @@ class MemoryPreTrainedModel(PreTrainedModel):
             if names:
                 raise ValueError(f"{cls.__name__}: the checkpoint has {kind.replace('_', ' ')}: {', '.join(names)}")
         return (model, info) if output_loading_info else model
+
+    def save_pretrained(self, save_directory: Any, *args: Any, push_to_hub: bool = False, **kwargs: Any) -> Any:
+        """Save as in transformers; ``push_to_hub=True`` then pushes as :meth:`push_to_hub` does."""
+        publish = type(self).publisher
+        if not push_to_hub or publish is None:
+            return super().save_pretrained(save_directory, *args, push_to_hub=push_to_hub, **kwargs)
+        names = ("token", "commit_message", "private", "create_pr", "revision")
+        options = {name: kwargs.pop(name) for name in names if name in kwargs}
+        repo_id = kwargs.pop("repo_id", os.path.basename(os.path.normpath(save_directory)))
+        super().save_pretrained(save_directory, *args, **kwargs)
+        return publish(self, repo_id, **options)
+
+    def push_to_hub(self, repo_id: str, **kwargs: Any) -> Any:
+        """Push weights, config, code and a card; the arguments are those of transformers and ``hf_memory.hub.push``."""
+        publish = type(self).publisher
+        return super().push_to_hub(repo_id, **kwargs) if publish is None else publish(self, repo_id, **kwargs)
 
     def optim_groups(
         self,

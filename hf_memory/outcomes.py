@@ -5,7 +5,6 @@ digests, and the sizes of the settings; everything else is read from rows.
 """
 
 import dataclasses
-
 import json
 import logging
 import math
@@ -119,12 +118,13 @@ class Study:
     sizes: tuple[Mapping[str, Any], ...] = ()
     problems: tuple[str, ...] = ()
 
-    def select(self, arms: Sequence[str], at: Mapping[str, Any] = {}) -> list[Result]:  # noqa: B006 (never changed)
+    def select(self, arms: Sequence[str], at: Mapping[str, Any] | None = None) -> list[Result]:
         """Results of some arms at some values of grid axes.
 
         Raises:
             ValueError: If an axis is none of the grid.
         """
+        at = at or {}
         unknown = [axis for axis in at if axis not in self.recipe.grid]
         if unknown:
             raise ValueError(f"at: {unknown[0]!r} is no axis of the grid (known: {', '.join(self.recipe.grid)})")

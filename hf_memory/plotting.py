@@ -141,7 +141,8 @@ def _draw_levels(axes: Axes, rows: Sequence[Row], metric: str | None) -> list[fl
         if name == "chance" or by_length != chance:
             curves_of.setdefault(tuple(by_length.values()), []).append(name)
     for names in curves_of.values():
-        x, y = list(levels[names[0]]), list(levels[names[0]].values())
+        x: list[float] = [*levels[names[0]]]
+        y = list(levels[names[0]].values())
         if len(x) == 1:
             x, y = [x[0] / 1.1, x[0] * 1.1], [y[0], y[0]]
         if names[0] == "chance":

@@ -38,8 +38,9 @@ TRAINING: dict[str, Any] = {
     "stop_at": None,
     "give_up": None,
 }
-"""Keys of ``training`` with their defaults. ``clip`` 0 is no clipping; ``stop_at`` ends a run once the headline metric
-on ``validation`` is above it, ``give_up: [value, share]`` where it is not above ``value`` after that share of the steps.
+"""Keys of ``training`` with their defaults. ``clip`` 0 is no clipping. ``stop_at`` ends a run once the headline
+metric on ``validation`` is above it; ``give_up: [value, share]`` ends it where the metric is not above ``value`` after
+that share of the steps.
 """
 
 SIZING: dict[str, Any] = {"by": "hidden", "value": None, "mlp_ratio": None}
@@ -220,7 +221,11 @@ def _smoke(values: dict[str, Any]) -> dict[str, Any]:
     training = {**(values.get("training") or {}), "steps": 3, "batch_size": 8}
     return {
         **values,
-        **{"grid": grid, "arms": arms, "training": training, "learning_rates": [rate], "extend": None},
+        "grid": grid,
+        "arms": arms,
+        "training": training,
+        "learning_rates": [rate],
+        "extend": None,
         "data": {**(values.get("data") or {}), **_SMOKE},
         "seeds": {"search": [0], "final": final[:1], "fixed": []},
         "evaluate": {

@@ -85,7 +85,7 @@ def collect(roots: Iterable[str]) -> dict[str, str]:
         module = waiting.pop()
         if module not in sources:
             sources[module] = _source(module)
-            waiting.extend(node.module for node in _own_imports(ast.parse(sources[module])))
+            waiting.extend(_own_imports(ast.parse(sources[module])))
     return sources
 
 
@@ -124,7 +124,9 @@ def replace_value(text: str, name: str, value: Any) -> str:
         ValueError: The module assigns nothing to that name.
     """
     for node in ast.parse(text).body:
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if not isinstance(node, ast.Assign | ast.AnnAssign):
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if any(isinstance(target, ast.Name) and target.id == name for target in targets) and node.value is not None:
             start, end = _span(node.value, _line_offsets(text))
             return _apply(text, [(start, end, repr(value))])
@@ -164,10 +166,10 @@ def _source(module: str) -> str:
     return Path(spec.origin).read_text(encoding="utf-8")
 
 
-def _own_imports(tree: ast.Module) -> Iterator[ast.ImportFrom]:
+def _own_imports(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.level == 0 and (node.module or "").startswith(f"{PACKAGE}."):
-            yield node
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(f"{PACKAGE}."):
+            yield node.module
 
 
 def _check_foreign(module: str, node: ast.Import | ast.ImportFrom) -> None:

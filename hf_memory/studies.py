@@ -5,6 +5,7 @@ metric; NaN has been replaced by the chance level before anything arrives here.
 """
 
 import bisect
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ def lr_window(curve: Mapping[float, float], theta: float) -> float:
     """
     points = sorted((math.log10(rate), value) for rate, value in curve.items())
     width = 0.0
-    for (left, low), (right, high) in zip(points, points[1:], strict=False):
+    for (left, low), (right, high) in itertools.pairwise(points):
         if min(low, high) >= theta:
             width += right - left
         elif max(low, high) > theta:
@@ -167,7 +168,7 @@ def seeds_that_pass(values: Sequence[float], threshold: float) -> tuple[int, int
 
 
 def seed_reading(exact: Sequence[Sequence[Sequence[bool]]], share: float = 0.9) -> tuple[int, int]:
-    """ "3 of 5" read over seeds: of how many runs at least ``share`` of all intervals are exact, and how many runs.
+    """Read "3 of 5" over seeds: in how many runs at least ``share`` of all intervals are exact, and how many runs.
 
     Args:
         exact: For each run and sequence, whether each complete interval was exact.
@@ -178,9 +179,10 @@ def seed_reading(exact: Sequence[Sequence[Sequence[bool]]], share: float = 0.9) 
 
 
 def cycle_reading(run: Sequence[Sequence[bool]], needed: int = 3, cycles: int = 5) -> tuple[int, int]:
-    """"3 of 5" read over cycles: in how many sequences ``needed`` of the first ``cycles`` intervals are exact, and how
-    many sequences there are. The run passes if more than half do.
-    """  # fmt: skip
+    """Read "3 of 5" over cycles: in how many sequences ``needed`` of the first ``cycles`` intervals are exact.
+
+    The second number is that of the sequences. The run passes if more than half of them do.
+    """
     return sum(sum(sequence[:cycles]) >= needed for sequence in run), len(run)
 
 

@@ -1,5 +1,6 @@
 """Training with transformers' Trainer: the parts where its defaults would bend a result."""
 
+import importlib
 import json
 import os
 from collections.abc import Callable
@@ -7,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from huggingface_hub import HfApi
 from transformers import EvalPrediction, PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
+from transformers.trainer_utils import HubStrategy
 
 from hf_memory.auto import mixer_config, mixer_model
 from hf_memory.metrics import evaluate_predictions
@@ -33,6 +36,11 @@ class MemoryTrainer(Trainer):
     def __init__(self, *args: Any, optim_groups: str = "documented", **kwargs: Any):
         self.optim_groups = optim_groups
         super().__init__(*args, **kwargs)
+        if self.args.push_to_hub and self.args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
+            raise ValueError(
+                f"hub_strategy must be 'end' or 'every_save', got {self.args.hub_strategy.value!r}, which would push "
+                "the optimiser's state, a pickle"
+            )
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
         """Build the optimiser that the arguments name over the model's own parameter groups."""
@@ -74,6 +82,56 @@ class MemoryTrainer(Trainer):
         if os.path.exists(pickled):
             os.remove(pickled)
         write_json(os.path.join(folder, ARGUMENTS_NAME), {**self.args.to_dict(), "optim_groups": self.optim_groups})
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Push the model with its tokenizer, arguments, code and card; what was pickled beside it stays local.
+
+        Args:
+            commit_message: Title of the commit.
+            blocking: Wait for the end of the upload; else a future is returned.
+            token: Access token; that of the arguments or the login by default.
+            revision: Branch; that of the arguments, else the main branch, by default.
+            private: Whether a new repository is private.
+            **kwargs: ``results``, ``task`` and ``tags`` of :func:`hf_memory.hub.push`.
+        """
+        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        if self.hub_model_id is None:
+            self.init_hf_repo(token=token, private=private)
+        self.save_model(_internal_call=True)
+        return self._push_folder(self.args.output_dir, commit_message, blocking, token, revision, private, **kwargs)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Push the model of a checkpoint while training goes on, without the optimiser's state."""
+        if self.args.hub_strategy != HubStrategy.END:
+            self._push_folder(checkpoint_folder, f"Training in progress, step {self.state.global_step}")
+
+    def _push_folder(
+        self,
+        folder: str,
+        message: str | None,
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        if not self.is_world_process_zero():
+            return None
+        # The Hub's part of the package stands above this one and needs packages that training does not.
+        push = importlib.import_module("hf_memory.hub").push
+        options = {"commit_message": message, "token": token or self.args.hub_token, "private": private, **kwargs}
+        options["revision"] = revision or self.args.hub_revision
+        if blocking:
+            return push(folder, self.hub_model_id, **options)
+        return HfApi().run_as_future(push, folder, self.hub_model_id, **options)
 
 
 def write_json(path: str, content: dict[str, Any]) -> None:

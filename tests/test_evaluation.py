@@ -14,18 +14,15 @@ from hf_memory import evaluation
 from hf_memory.auto import mixer_config, mixer_model
 from hf_memory.data.specification import specify
 from hf_memory.data.tensors import TensorRows
-from hf_memory.evaluation import (
+from hf_memory.evaluation import evaluate_lengths, load_for_task, predict, write_evaluation
+from hf_memory.provenance import (
     Run,
     config_digest,
-    evaluate_lengths,
-    load_for_task,
     measure_state,
     parameter_counts,
-    predict,
     read_run,
     save_run,
     weights_digest,
-    write_evaluation,
 )
 from hf_memory.results import read_rows
 from hf_memory.storage import file_sha256
@@ -175,9 +172,9 @@ def test_parameters_are_counted_once_and_by_place():
     counts = parameter_counts(model)
     embedding = 16 * 8
     assert model.config.tie_word_embeddings
-    assert counts["parameters"] == embedding + counts["parameters_non_embedding"]
+    assert counts.total == embedding + counts.non_embedding
     norm = model.model.norm.weight.numel()
-    assert counts["parameters_non_embedding"] == 2 * counts["parameters_per_block"] + norm
+    assert counts.non_embedding == 2 * counts.per_block + norm
 
 
 @pytest.mark.parametrize("mixer", ["lru", "attention"])

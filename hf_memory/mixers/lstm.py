@@ -7,7 +7,7 @@ Symbols: x_t is the input, h_t the output and c_t the cell; weights stack the bl
 the two biases of ``torch.nn.LSTM``. The output is h_t, through a projection where ``cell_size`` is not ``hidden_size``.
 
 State: ``hidden`` h and ``cell`` c, 2 * ``cell_size`` numbers. Initial values are uniform in +-1/sqrt(``cell_size``),
-but for the forget gate: its two biases sum to ``forget_bias`` (Jozefowicz et al., 2015, section 2.2, recommend 1).
+but for the forget gate: its two biases sum to ``forget_bias`` (Jozefowicz et al., 2015, recommend 1).
 
 Deviations: none but the forget bias, which torch draws as the others.
 """

@@ -5,6 +5,7 @@ weights and run side by side: it is 1 in ordinary use, and ``torch.vmap`` is fol
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,6 +52,8 @@ def last_step(steps: Tensor, initial: Tensor, lengths: Tensor | None) -> Tensor:
 
 def native_rnn(kernel: str, inputs: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """One layer of the kernels behind ``torch.nn.RNN``, ``LSTM`` and ``GRU``: oneDNN or cuDNN where they apply.
+
+    On a GPU float32 products follow ``torch.backends.cudnn.allow_tf32``, as in those modules.
 
     Args:
         kernel: ``"lstm"``, ``"gru"``, ``"rnn_tanh"`` or ``"rnn_relu"``.
@@ -104,6 +107,34 @@ def fold_replicas(tensor: Tensor | None, in_dim: int | None, num_replicas: int, 
 def unfold_replicas(tensor: Tensor, num_replicas: int, axis: int) -> Tensor:
     """Undo :func:`fold_replicas`: the axis of the vmap stands at ``axis`` again."""
     return tensor.unflatten(axis, (num_replicas, tensor.shape[axis] // num_replicas))
+
+
+class Folded(torch.autograd.Function):
+    """A function of tensors with a replica axis, which ``torch.vmap`` can run though it works in place.
+
+    The backward passes of the loops go through it, so that ``jacrev`` and per-sample gradients work; it has no backward
+    pass of its own.
+    """
+
+    @staticmethod
+    def forward(function: Callable, in_axes: Sequence[int], out_axes: Sequence[int], *args: Any) -> tuple[Tensor, ...]:
+        """Call ``function(*args)``; ``in_axes`` and ``out_axes`` say where the replica axes of its tensors stand."""
+        return function(*args)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        """Nothing is kept."""
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple, function: Callable, in_axes: Sequence[int], out_axes: Sequence[int], *args: Any
+    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        count, size = len(in_axes), info.batch_size
+        named = zip(args[:count], in_dims[3 : 3 + count], in_axes, strict=True)
+        folded = [fold_replicas(tensor, in_dim, size, axis) for tensor, in_dim, axis in named]
+        outputs = Folded.apply(function, in_axes, out_axes, *folded, *args[count:])
+        unfolded = zip(outputs, out_axes, strict=True)
+        return tuple(unfold_replicas(output, size, axis) for output, axis in unfolded), tuple(out_axes)
 
 
 def weight_gradient(grads: Tensor, states: Tensor, initial: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from torch.func import vjp
 from torch.nn import functional as F
 
-from hf_memory.ops._cells import fold_replicas, unfold_replicas
+from hf_memory.ops._cells import Folded, fold_replicas, unfold_replicas
 
 Law = Literal["residual", "gelu"]
 Norm = Literal["row", "none"]
@@ -97,28 +97,9 @@ class IDS4Loop(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, grad_final: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        x, added, weight, padding, borders = ctx.saved_tensors
-        law, norm, product = ctx.options
-        grad_x, grad_added, grad_weight = torch.empty_like(x), torch.zeros_like(added), torch.zeros_like(weight)
-        carried = grad_final
-        for index, chunk in reversed(list(enumerate(_chunks(x, weight.shape[-1])))):
-            make = partial(_made, law=law, norm=norm, padding=padding, chunk=chunk)
-            matrices, pull_back = vjp(make, x[:, chunk], weight)
-            first = borders[:, index]
-            states = _run(matrices, first, None if product else _padded(added[:, chunk], padding, chunk))
-            previous = torch.cat([first.unsqueeze(1), states[:, :-1]], dim=1)
-            if product:
-                grad_added += torch.einsum("rtbij,rtbi->rj", states, grad[:, chunk])
-                arriving = grad[:, chunk].unsqueeze(-1) * added[:, None, None, None, :]
-                total, carried = _run_back(matrices, arriving, carried, product)
-                grad_matrices = previous.mT @ total
-            else:
-                total, carried = _run_back(matrices, grad[:, chunk], carried, product)
-                grad_added[:, chunk] = _padded(total, padding, chunk)
-                grad_matrices = total.unsqueeze(-1) * previous.unsqueeze(-2)
-            grad_x[:, chunk], chunk_weight = pull_back(grad_matrices)
-            grad_weight += chunk_weight
-        return grad_x, grad_added, grad_weight, carried, None, None, None, None
+        axes = (0, 0, 0, 0, 0, 0, 0)
+        grads = Folded.apply(_ids4_backward, axes, axes[:4], grad, grad_final, *ctx.saved_tensors, *ctx.options)
+        return *grads, None, None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
@@ -126,6 +107,41 @@ class IDS4Loop(torch.autograd.Function):
         folded = [fold_replicas(tensor, in_dim, info.batch_size, 0) for tensor, in_dim in named]
         outputs = IDS4Loop.apply(*folded, *inputs[5:])
         return tuple(unfold_replicas(output, info.batch_size, 0) for output in outputs), (0, 0, 0)
+
+
+def _ids4_backward(
+    grad: Tensor,
+    grad_final: Tensor,
+    x: Tensor,
+    added: Tensor,
+    weight: Tensor,
+    padding: Tensor | None,
+    borders: Tensor,
+    law: Law,
+    norm: Norm,
+    product: bool,
+) -> tuple[Tensor, ...]:
+    """Gradients of x, b or p, the weight and the first state from those of the outputs and the last state."""
+    grad_x, grad_added, grad_weight = torch.empty_like(x), torch.zeros_like(added), torch.zeros_like(weight)
+    carried = grad_final
+    for index, chunk in reversed(list(enumerate(_chunks(x, weight.shape[-1])))):
+        make = partial(_made, law=law, norm=norm, padding=padding, chunk=chunk)
+        matrices, pull_back = vjp(make, x[:, chunk], weight)
+        first = borders[:, index]
+        states = _run(matrices, first, None if product else _padded(added[:, chunk], padding, chunk))
+        previous = torch.cat([first.unsqueeze(1), states[:, :-1]], dim=1)
+        if product:
+            grad_added += torch.einsum("rtbij,rtbi->rj", states, grad[:, chunk])
+            arriving = grad[:, chunk].unsqueeze(-1) * added[:, None, None, None, :]
+            total, carried = _run_back(matrices, arriving, carried, product)
+            grad_matrices = previous.mT @ total
+        else:
+            total, carried = _run_back(matrices, grad[:, chunk], carried, product)
+            grad_added[:, chunk] = _padded(total, padding, chunk)
+            grad_matrices = total.unsqueeze(-1) * previous.unsqueeze(-2)
+        grad_x[:, chunk], chunk_weight = pull_back(grad_matrices)
+        grad_weight += chunk_weight
+    return grad_x, grad_added, grad_weight, carried
 
 
 def _chunks(x: Tensor, size: int) -> list[slice]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hf_memory.ops._cells import fold_replicas, replica_rows, unfold_replicas, weight_gradient
+from hf_memory.ops._cells import Folded, fold_replicas, replica_rows, unfold_replicas, weight_gradient
 
 NORM_FLOOR = 1e-6
 """Smallest 5-norm that a direction is divided by: gradients of a vanishing direction stay bounded."""
@@ -87,7 +87,8 @@ class NRULoop(torch.autograd.Function):
 
         Returns:
             h and m after every step (T, R, B, D + M), and for the backward pass the gates (T, R, B, 2 k + 4 side), what
-            the layer norm gave before scale and shift (T, R, B, D), and its inverse deviations (T, R, B, 1).
+            the layer norm gave before scale and shift (T, R, B, D), and its inverse deviations (T, R, B, 1); both empty
+            (0, R, 0, 0) without a norm.
         """
         size, signs = pre.shape[-1], _signs(pre, scale)
         state = initial.clone(memory_format=torch.contiguous_format)
@@ -110,7 +111,7 @@ class NRULoop(torch.autograd.Function):
             for u, q in zip(write.u.unbind(-2), write.q.unbind(-2), strict=True):
                 square.addcmul_(u.unsqueeze(-1), q.unsqueeze(-2))
             states[t] = state
-        none = state.new_empty(0)
+        none = state.new_empty(0, len(state), 0, 0)
         return states, gates, torch.stack(normed) if normed else none, torch.stack(deviations) if normed else none
 
     @staticmethod
@@ -123,59 +124,72 @@ class NRULoop(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
-        states, gates, normed, deviations, weight_hh, weight_memory, norm_weight, initial = ctx.saved_tensors
-        num_heads, scale, relu_gains = ctx.options
-        grad = torch.zeros_like(states) if grad is None else grad
-        size = weight_hh.shape[1]
-        write = read_gates(gates, _signs(gates, scale), num_heads, relu_gains)
-        factor = write.factor
-        if relu_gains:
-            factor = factor * (gates[..., : 2 * num_heads] > 0).view(factor.shape)
-        above_floor = write.fifth_p * write.fifth_q > NORM_FLOOR**5
-        rising = write.coefficient * above_floor
-        rho_p, rho_q = steepness(write.p, write.fifth_p), steepness(write.q, write.fifth_q.squeeze(-1))
-        positive = states[..., :size] > 0
-        grad_gates, grad_a = torch.empty_like(gates), torch.empty_like(states[..., :size])
-        grad_scaled = torch.empty_like(grad_a) if norm_weight is not None else grad_a
-        total = torch.zeros_like(initial)
-        for t in range(len(states) - 1, -1, -1):
-            total = total + grad[t]
-            parts = _split_gates(grad_gates[t], num_heads)
-            _write_backward(total[..., size:], _at(write, t), factor[t], rising[t], rho_p[t], rho_q[t], parts)
-            total = torch.baddbmm(total, grad_gates[t], weight_memory)
-            torch.mul(total[..., :size], positive[t], out=grad_scaled[t])
-            if norm_weight is not None:
-                grad_a[t] = _norm_backward(grad_scaled[t] * norm_weight, normed[t], deviations[t])
-            total[..., :size] = 0
-            total = torch.baddbmm(total, grad_a[t], weight_hh)
-        grad_memory_h = replica_rows(grad_gates).mT @ replica_rows(states[..., :size])
-        grad_memory_m = weight_gradient(grad_gates, states[..., size:], initial[..., size:])
-        grad_norm = (None, None)
-        if norm_weight is not None:
-            grad_norm = tuple(g.sum((0, 2)).unsqueeze(1) for g in (grad_scaled * normed, grad_scaled))
-        return (
-            grad_a,
-            weight_gradient(grad_a, states, initial),
-            torch.cat([grad_memory_h, grad_memory_m], dim=-1),
-            grad_gates.sum((0, 2)).unsqueeze(1),
-            *grad_norm,
-            total,
-            None,
-            None,
-            None,
-        )
+        grad = torch.zeros_like(ctx.saved_tensors[0]) if grad is None else grad
+        in_axes, out_axes = (1, 1, 1, 1, 1, 0, 0, 0, 0), (1, 0, 0, 0, 0, 0, 0)
+        grads = list(Folded.apply(_nru_backward, in_axes, out_axes, grad, *ctx.saved_tensors, *ctx.options))
+        if not ctx.needs_input_grad[4]:
+            grads[4:6] = None, None
+        return *grads, None, None, None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int | None, ...]]:
+    def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         axes = (1, 0, 0, 0, 0, 0, 0)
         named = zip(inputs[:7], in_dims[:7], axes, strict=True)
         folded = [fold_replicas(tensor, in_dim, info.batch_size, axis) for tensor, in_dim, axis in named]
-        *outputs, normed, deviations = NRULoop.apply(*folded, *inputs[7:])
-        # Without a layer norm the last two are empty and have no replica axis.
-        if inputs[4] is None:
-            return (*(unfold_replicas(o, info.batch_size, 1) for o in outputs), normed, deviations), (1, 1, None, None)
-        outputs = [*outputs, normed, deviations]
+        outputs = NRULoop.apply(*folded, *inputs[7:])
         return tuple(unfold_replicas(output, info.batch_size, 1) for output in outputs), (1, 1, 1, 1)
+
+
+def _nru_backward(
+    grad: Tensor,
+    states: Tensor,
+    gates: Tensor,
+    normed: Tensor,
+    deviations: Tensor,
+    weight_hh: Tensor,
+    weight_memory: Tensor,
+    norm_weight: Tensor | None,
+    initial: Tensor,
+    num_heads: int,
+    scale: float,
+    relu_gains: bool,
+) -> tuple[Tensor, ...]:
+    """Gradients of all tensors of the forward pass from that of h and m (T, R, B, D + M); empty ones for no norm."""
+    size = weight_hh.shape[1]
+    write = read_gates(gates, _signs(gates, scale), num_heads, relu_gains)
+    factor = write.factor
+    if relu_gains:
+        factor = factor * (gates[..., : 2 * num_heads] > 0).view(factor.shape)
+    above_floor = write.fifth_p * write.fifth_q > NORM_FLOOR**5
+    rising = write.coefficient * above_floor
+    rho_p, rho_q = steepness(write.p, write.fifth_p), steepness(write.q, write.fifth_q.squeeze(-1))
+    positive = states[..., :size] > 0
+    grad_gates, grad_a = torch.empty_like(gates), torch.empty_like(states[..., :size])
+    grad_scaled = torch.empty_like(grad_a) if norm_weight is not None else grad_a
+    total = torch.zeros_like(initial)
+    for t in range(len(states) - 1, -1, -1):
+        total = total + grad[t]
+        parts = _split_gates(grad_gates[t], num_heads)
+        _write_backward(total[..., size:], _at(write, t), factor[t], rising[t], rho_p[t], rho_q[t], parts)
+        total = torch.baddbmm(total, grad_gates[t], weight_memory)
+        torch.mul(total[..., :size], positive[t], out=grad_scaled[t])
+        if norm_weight is not None:
+            grad_a[t] = _norm_backward(grad_scaled[t] * norm_weight, normed[t], deviations[t])
+        total[..., :size] = 0
+        total = torch.baddbmm(total, grad_a[t], weight_hh)
+    grad_memory_h = replica_rows(grad_gates).mT @ replica_rows(states[..., :size])
+    grad_memory_m = weight_gradient(grad_gates, states[..., size:], initial[..., size:])
+    grad_norm = [weight_hh.new_empty(len(weight_hh), 0)] * 2
+    if norm_weight is not None:
+        grad_norm = [g.sum((0, 2)).unsqueeze(1) for g in (grad_scaled * normed, grad_scaled)]
+    return (
+        grad_a,
+        weight_gradient(grad_a, states, initial),
+        torch.cat([grad_memory_h, grad_memory_m], dim=-1),
+        grad_gates.sum((0, 2)).unsqueeze(1),
+        *grad_norm,
+        total,
+    )
 
 
 def _signs(like: Tensor, scale: float) -> Tensor:

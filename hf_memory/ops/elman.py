@@ -8,6 +8,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from hf_memory.ops._cells import (
+    Folded,
     fold_replicas,
     in_function_transform,
     last_step,
@@ -66,13 +67,8 @@ class _ElmanLoop(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        output, weight, initial = ctx.saved_tensors
-        slope = (output > 0).to(output.dtype) if ctx.relu else 1 - output.square()
-        grad_pre = torch.empty_like(output)
-        grad_pre[-1] = grad[-1] * slope[-1]
-        for t in range(len(output) - 2, -1, -1):
-            torch.baddbmm(grad[t], grad_pre[t + 1], weight, out=grad_pre[t]).mul_(slope[t])
-        return grad_pre, weight_gradient(grad_pre, output, initial), grad_pre[0] @ weight, None
+        tensors = (grad, *ctx.saved_tensors)
+        return *Folded.apply(_elman_backward, (1, 1, 0, 0), (1, 0, 0), *tensors, ctx.relu), None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, pre: Tensor, weight: Tensor, initial: Tensor, relu: bool) -> tuple[Tensor, int]:
@@ -84,6 +80,16 @@ class _ElmanLoop(torch.autograd.Function):
             relu,
         )
         return unfold_replicas(output, size, 1), 1
+
+
+def _elman_backward(grad: Tensor, output: Tensor, weight: Tensor, initial: Tensor, relu: bool) -> tuple[Tensor, ...]:
+    """Gradients of pre-activations, weight and initial state from that of the states (T, R, B, D)."""
+    slope = (output > 0).to(output.dtype) if relu else 1 - output.square()
+    grad_pre = torch.empty_like(output)
+    grad_pre[-1] = grad[-1] * slope[-1]
+    for t in range(len(output) - 2, -1, -1):
+        torch.baddbmm(grad[t], grad_pre[t + 1], weight, out=grad_pre[t]).mul_(slope[t])
+    return grad_pre, weight_gradient(grad_pre, output, initial), grad_pre[0] @ weight
 
 
 @torch.compiler.disable  # a compiler would unroll the loop over time

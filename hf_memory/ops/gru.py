@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from hf_memory.ops._cells import (
+    Folded,
     fold_replicas,
     in_function_transform,
     last_step,
@@ -74,7 +75,8 @@ class _GRULoop(torch.autograd.Function):
         size = initial.shape[-1]
         h, transposed = initial, weight.mT.contiguous()
         gates = torch.empty_like(pre, memory_format=torch.contiguous_format)
-        candidates, output = initial.new_empty(2, len(pre), *initial.shape).unbind(0)
+        output = initial.new_empty(len(pre), *initial.shape)
+        candidates = torch.empty_like(output)
         pre_rz, pre_n = pre.split([2 * size, size], dim=-1)
         for t, (a_rz, a_n) in enumerate(zip(pre_rz.unbind(0), pre_n.unbind(0), strict=True)):
             torch.baddbmm(bias, h, transposed, out=gates[t])
@@ -94,26 +96,8 @@ class _GRULoop(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor, ...]:
-        output, gates, n, weight, initial = ctx.saved_tensors
-        size = initial.shape[-1]
-        r, z, recurrent = gates.split(size, dim=-1)
-        # A step's derivatives with respect to its pre-activations are diagonal and known for all steps at once.
-        slope_n = (1 - n.square()).mul_(1 - z)
-        grad_rec = torch.empty_like(gates)
-        slope_r, slope_z, slope_rec = grad_rec.split(size, dim=-1)
-        torch.mul(slope_n, r, out=slope_rec)
-        torch.mul(slope_rec, recurrent, out=slope_r).mul_(1 - r)
-        torch.sub(output, n, out=slope_z).mul_(1 - z)  # z (h_{t-1} - n) = h_t - n
-        blocks = grad_rec.unflatten(-1, (3, size))
-        grad_h = torch.zeros_like(output) if grad is None else grad.clone(memory_format=torch.contiguous_format)
-        carried, grad_initial = torch.empty_like(initial), torch.zeros_like(initial)
-        for t in range(len(output) - 1, -1, -1):
-            blocks[t].mul_(grad_h[t].unsqueeze(-2))
-            torch.addcmul(grad_h[t - 1] if t else grad_initial, grad_h[t], z[t], out=carried)
-            torch.baddbmm(carried, grad_rec[t], weight, out=grad_h[t - 1] if t else grad_initial)
-        grad_weight, grad_bias = weight_gradient(grad_rec, output, initial), grad_rec.sum((0, 2)).unsqueeze(1)
-        torch.mul(grad_h, slope_n, out=slope_rec)  # from here on the gradient of the input part
-        return grad_rec, grad_weight, grad_bias, grad_initial
+        grad = torch.zeros_like(ctx.saved_tensors[0]) if grad is None else grad
+        return Folded.apply(_gru_backward, (1, 1, 1, 1, 0, 0), (1, 0, 0, 0), grad, *ctx.saved_tensors)
 
     @staticmethod
     def vmap(
@@ -127,6 +111,31 @@ class _GRULoop(torch.autograd.Function):
             fold_replicas(initial, in_dims[3], size, 0),
         )
         return tuple(unfold_replicas(output, size, 1) for output in outputs), (1, 1, 1)
+
+
+def _gru_backward(
+    grad: Tensor, output: Tensor, gates: Tensor, n: Tensor, weight: Tensor, initial: Tensor
+) -> tuple[Tensor, ...]:
+    """Gradients of input part, weight, bias and initial state from that of the states (T, R, B, D)."""
+    size = initial.shape[-1]
+    r, z, recurrent = gates.split(size, dim=-1)
+    # A step's derivatives with respect to its pre-activations are diagonal and known for all steps at once.
+    slope_n = (1 - n.square()).mul_(1 - z)
+    grad_rec = torch.empty_like(gates)
+    slope_r, slope_z, slope_rec = grad_rec.split(size, dim=-1)
+    torch.mul(slope_n, r, out=slope_rec)
+    torch.mul(slope_rec, recurrent, out=slope_r).mul_(1 - r)
+    torch.sub(output, n, out=slope_z).mul_(1 - z)  # z (h_{t-1} - n) = h_t - n
+    blocks = grad_rec.unflatten(-1, (3, size))
+    grad_h = grad.clone(memory_format=torch.contiguous_format)
+    carried, grad_initial = torch.empty_like(initial), torch.zeros_like(initial)
+    for t in range(len(output) - 1, -1, -1):
+        blocks[t].mul_(grad_h[t].unsqueeze(-2))
+        torch.addcmul(grad_h[t - 1] if t else grad_initial, grad_h[t], z[t], out=carried)
+        torch.baddbmm(carried, grad_rec[t], weight, out=grad_h[t - 1] if t else grad_initial)
+    grad_weight, grad_bias = weight_gradient(grad_rec, output, initial), grad_rec.sum((0, 2)).unsqueeze(1)
+    torch.mul(grad_h, slope_n, out=slope_rec)  # from here on the gradient of the input part
+    return grad_rec, grad_weight, grad_bias, grad_initial
 
 
 @torch.compiler.disable  # a compiler would unroll the loop over time

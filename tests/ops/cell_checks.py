@@ -42,10 +42,11 @@ def assert_same(cell, definition, inputs, state, lengths=None, tolerance=1e-10, 
 
 def assert_same_on_gpu(cell, definition, inputs, state, lengths) -> None:
     """On a CUDA device the cell gives what the definition gives there, in float64, and closely in float32."""
-    for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-4)):
-        moved = [[tensor.to("cuda", dtype) for tensor in group] for group in (inputs, state)]
-        for row_lengths in (None, lengths.cuda()):
-            assert_same(cell, definition, *moved, row_lengths, tolerance)
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-4)):
+            moved = [[tensor.to("cuda", dtype) for tensor in group] for group in (inputs, state)]
+            for row_lengths in (None, lengths.cuda()):
+                assert_same(cell, definition, *moved, row_lengths, tolerance)
 
 
 def assert_split(cell, inputs, state, lengths=None, tolerance=1e-10) -> None:
@@ -133,7 +134,7 @@ def assert_vmap(cell, inputs, state) -> None:
 
 
 def assert_function_transform(cell, inputs, state) -> None:
-    """``torch.func.grad`` gives the gradients of ordinary backward passes."""
+    """``torch.func.grad``, also one per replica under ``vmap``, gives the gradients of ordinary backward passes."""
 
     def total(*args):
         output, final = cell(*args, initial_state=pack(state))
@@ -143,6 +144,10 @@ def assert_function_transform(cell, inputs, state) -> None:
     expected = torch.autograd.grad(total(*own), own)
     for actual, gradient in zip(grad(total, argnums=tuple(range(len(own))))(*inputs), expected, strict=True):
         torch.testing.assert_close(actual, gradient, rtol=0, atol=1e-12)
+    every = tuple(range(len(own)))
+    stacked = [torch.stack([tensor.detach(), 2 * tensor.detach()]) for tensor in own]
+    for actual, gradient in zip(vmap(grad(total, argnums=every))(*stacked), expected, strict=True):
+        torch.testing.assert_close(actual[0], gradient, rtol=0, atol=1e-10)
 
 
 def real_parts_along(step, x: Tensor, state: Sequence[Tensor]) -> Tensor:

@@ -178,6 +178,17 @@ def test_memory_of_the_backward_pass_is_far_below_one_matrix_per_step(form):
 
 
 @FORMS
+def test_nan_in_the_input_reaches_the_later_outputs_of_its_row_only(form):
+    inputs, _ = draw(form)
+    inputs[0][1, 2, 0] = float("nan")
+    output, final = OPS[form][0](*inputs)
+    assert output[1, 2:].isnan().all()
+    assert final[1].isnan().all()
+    assert output[1, :2].isfinite().all()
+    assert output[[0, 2, 3]].isfinite().all()
+
+
+@FORMS
 def test_unknown_options_raise(form):
     inputs, _ = draw(form)
     for field in ("law", "norm", "backend"):

@@ -159,6 +159,16 @@ def test_arguments_are_left_as_they_were():
     assert all(torch.equal(a, b) for a, b in zip((*inputs, *state), copies, strict=True))
 
 
+def test_nan_in_the_input_reaches_the_later_outputs_of_its_row_only():
+    inputs, _ = draw()
+    inputs[0][1, 2, 0] = float("nan")
+    output, (_, memory) = nru(*inputs, num_heads=2)
+    assert output[1, 2:].isnan().all()
+    assert memory[1].isnan().all()
+    assert output[1, :2].isfinite().all()
+    assert output[[0, 2, 3]].isfinite().all()
+
+
 def test_bad_arguments_raise():
     inputs, _ = draw()
     with pytest.raises(ValueError, match="must be a square, got 3 \\* 8"):
