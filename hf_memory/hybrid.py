@@ -6,6 +6,7 @@ Each entry is a mixer key, or a dictionary with a key and fields of that mixer's
 come from the hybrid's own config. The state is that of the layers, and so is every law that they obey.
 """
 
+import copy
 import dataclasses
 import importlib
 from typing import Any, ClassVar
@@ -18,7 +19,22 @@ from hf_memory.mixers import MIXERS
 from hf_memory.modeling import MemoryModel, Mixer
 from hf_memory.tasks.base import check_names
 
-_DEFAULT_LAYERS = ("base_conv", "linear_transformer")
+Layer = str | dict[str, Any]
+
+_TAYLOR: Layer = {"mixer": "based", "num_heads": 16, "feature_dim": 16}
+_WINDOW: Layer = {"mixer": "attention", "num_heads": 16, "window": 256}
+
+PRESETS: dict[str, list[Layer]] = {
+    "zoology_based": ["base_conv", {"mixer": "based", "num_heads": 1, "feature_dim": 16}],
+    "based_360m": 5 * ["base_conv", _TAYLOR, _WINDOW, "base_conv", "base_conv"] + 2 * ["base_conv"],
+    "attention_delta_net": ["delta_net", "attention"],
+    "window_mamba": ["mamba", {"mixer": "attention", "window": 64}],
+}
+"""Stacks by name: the two layers of Zoology's Based (Arora et al., 2023), the 27 of the released Based 360M (Arora et
+al.,
+2024: a Taylor layer and a window at every fifth block; hidden_size 1024), and recurrent layers with attention between
+    them.
+"""
 
 
 @strict
@@ -33,8 +49,14 @@ class MemoryHybridConfig(MemoryConfig):
 
     model_type: ClassVar[str] = "memory_hybrid"
 
-    layers: list[str | dict[str, Any]] = dataclasses.field(default_factory=lambda: list(_DEFAULT_LAYERS))
+    layers: list[Layer] = dataclasses.field(default_factory=lambda: ["base_conv", "linear_transformer"])
     num_hidden_layers: int = 0
+
+    @classmethod
+    def from_preset(cls, name: str, **fields: Any) -> "MemoryHybridConfig":
+        """The config of a stack of :data:`PRESETS`. Raises a ``ValueError`` that suggests the nearest name."""
+        check_names([name], PRESETS, "preset of hybrid")
+        return cls(layers=copy.deepcopy(PRESETS[name]), **fields)
 
     def __post_init__(self, **kwargs: Any):
         if self.num_hidden_layers == 0:
@@ -51,7 +73,7 @@ class MemoryHybridConfig(MemoryConfig):
         for layer in self.layers:
             self.layer_config(layer)
 
-    def layer_config(self, layer: str | dict[str, Any]) -> MemoryConfig:
+    def layer_config(self, layer: Layer) -> MemoryConfig:
         """The config of one entry of ``layers``, with the shared fields of this one."""
         fields = {"mixer": layer} if isinstance(layer, str) else dict(layer)
         key = fields.pop("mixer", None)
