@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,14 @@ from transformers import AutoConfig
 
 from hf_memory.auto import HEADS, model_class, model_keys
 from hf_memory.data.collator import MemoryCollator
+from hf_memory.data.rows import RowSource
 from hf_memory.data.specification import Specification, changed_knobs, data_version, length_bounds
 from hf_memory.data.tensors import TensorRows
-from hf_memory.metrics import MetricValue, evaluate_predictions
+from hf_memory.metrics import Count, MetricValue, add_counts, count_predictions, metric_values
 from hf_memory.modeling import MemoryPreTrainedModel
 from hf_memory.provenance import (
     Run,
+    backend_name,
     config_digest,
     device_name,
     measure_state,
@@ -105,16 +107,16 @@ def _evaluate_split(
     started = time.perf_counter()
     columns = predict(model, rows, batch_size, accelerator, bar)
     part = specification.splits[name].parts[0]
-    length = length_bounds(part.length)[1]
-    metrics = evaluate_predictions(part.task, length, **columns)
+    length = max(length_bounds(found.length)[1] for found in specification.splits[name].parts)
+    metrics = split_metrics(specification, name, rows.lengths.numpy(), columns)
     numbers, size = measure_state(model, part.task.row_length(length))
     low, high = length_bounds(specification.train_length)
-    parameters = parameter_counts(model)
+    counts = parameter_counts(model)
     return Row(
         **dataclasses.asdict(run),
-        parameters=parameters.total,
-        parameters_non_embedding=parameters.non_embedding,
-        parameters_per_block=parameters.per_block,
+        parameters=counts["parameters"],
+        parameters_non_embedding=counts["parameters_non_embedding"],
+        parameters_per_block=counts["parameters_per_block"],
         mixer=model.config.model_type.removeprefix("memory_"),
         config_digest=config_digest(model.config),
         task=specification.task.key,
@@ -126,10 +128,10 @@ def _evaluate_split(
         state_numbers=numbers,
         state_bytes=size,
         headline=specification.task.headline_metric,
-        metrics={metric: _as_value(value) for metric, value in metrics.items()},
+        metrics=metrics,
         eval_seconds=time.perf_counter() - started,
         device=device_name(model),
-        backend=os.environ.get("HF_MEMORY_BACKEND", "auto"),
+        backend=backend_name(),
         versions=versions(),
     )
 
@@ -235,12 +237,68 @@ def write_evaluation(folder: str | os.PathLike[str], rows: list[Row]) -> Path:
     return write_cell(folder, definition, [dataclasses.replace(found, cell=digest(definition)) for found in rows])
 
 
-def _as_value(value: MetricValue) -> MetricValue:
-    """Plain Python numbers, which is what rows hold."""
+def split_metrics(
+    specification: Specification, name: str, num_columns: np.ndarray, columns: Mapping[str, np.ndarray]
+) -> dict[str, MetricValue]:
+    """Metrics of a split, whose rows may come from several laws and lengths.
+
+    Counts are added. A chance level or a baseline is the mean of those of the laws and lengths, weighted by targets.
+
+    Args:
+        specification: What the split is.
+        name: Name of the split.
+        num_columns: Columns of each row without padding (n,).
+        columns: What :func:`predict` returns.
+    """
+    groups: dict[tuple[Task, int], list[int]] = {}
+    for index, (task, length) in enumerate(_laws(specification, name, num_columns)):
+        groups.setdefault((task, length), []).append(index)
+    found = []
+    for (task, length), indices in groups.items():
+        counts = count_predictions(task, **{key: values[indices] for key, values in columns.items()})
+        found.append((counts, metric_values(task, length, counts)))
+    whole = add_counts(counts for counts, _ in found)
+    return {key: _combine(count, [values[key] for _, values in found]) for key, count in whole.items()}
+
+
+def _laws(specification: Specification, name: str, num_columns: np.ndarray) -> Iterator[tuple[Task, int]]:
+    """Law and length of each row, in the order of the stored split."""
+    parts = specification.splits[name].parts
+    tasks = [parts[0].task] * len(num_columns)
+    if len(parts) > 1:
+        source = RowSource(specification)
+        tasks = [task for block in range(source.num_blocks(name)) for task in source.laws(name, block)]
+        if len(tasks) != len(num_columns):
+            raise ValueError(f"splits: {name!r} mixes laws and must hold its {len(tasks)} rows, got {len(num_columns)}")
+    lengths: dict[Task, dict[int, int]] = {}
+    for part in parts:
+        low, high = length_bounds(part.length)
+        own = {part.task.row_length(length): length for length in range(low, high + 1)}
+        lengths.setdefault(part.task, {}).update(own)
+    longest = max(length_bounds(part.length)[1] for part in parts)
+    for task, columns in zip(tasks, num_columns.tolist(), strict=True):
+        yield task, lengths[task].get(columns, longest)
+
+
+def _combine(count: Count, values: list[MetricValue]) -> MetricValue:
+    """One value from the counts of all groups, in the plain numbers that rows hold."""
+    numerator, denominator = count.total
+    weights = [value.denominator for value in values]
+
+    def mean(levels: list[float | None]) -> float | None:
+        known = [level for level in levels if level is not None]
+        if len(known) < len(levels) or not denominator:
+            return None
+        return sum(level * weight for level, weight in zip(known, weights, strict=True)) / denominator
+
+    names = set.intersection(*(set(value.baselines) for value in values))
+    baselines = {
+        name: mean([value.baselines[name] for value in values]) for name in values[0].baselines if name in names
+    }
     return MetricValue(
-        value=float(value.value),
-        numerator=float(value.numerator),
-        denominator=int(value.denominator),
-        chance=None if value.chance is None else float(value.chance),
-        baselines={name: float(level) for name, level in value.baselines.items()},
+        value=count.value,
+        numerator=numerator,
+        denominator=int(denominator),
+        chance=values[0].chance if len(values) == 1 else mean([value.chance for value in values]),
+        baselines={name: level for name, level in baselines.items() if level is not None},
     )

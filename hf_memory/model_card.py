@@ -265,18 +265,16 @@ def _loading(model: PreTrainedModel, repo_id: str, has_tokenizer: bool) -> str:
 def _limits(model: PreTrainedModel, rows: Sequence[Row]) -> str:
     lines = ["The model knows synthetic sequences only; it is made for measuring, not for use on natural data."]
     for study in studies(rows):
-        low, high = study[0].train_length
-        trained = str(low) if low == high else f"{low} to {high}"
+        metric = study[0].headline.replace("_", " ")
         for points in curves(study).values():
             reached = extrapolation_length({length: point.values for length, point in points.items()})
-            kept = f"stays above 0.9 up to test length {reached}" if reached else "is above 0.9 at no test length"
-            longest = max(points)
+            kept = f"is above 0.9 up to test length {reached}" if reached else "is above 0.9 at no test length"
             lines.append(
-                f"{title(study)}: it saw lengths {trained}; its {study[0].headline.replace('_', ' ')} {kept}, "
-                f"of lengths up to {longest}. Nothing is known of longer ones."
+                f"{title(study)}: its {metric} {kept}; the longest test length is {max(points)}, and nothing is known "
+                "of longer ones."
             )
-    measured = [row for row in rows if not math.isfinite(row.value())]
-    lines += [f"On `{row.split}` the {row.headline.replace('_', ' ')} is not a number." for row in measured]
+    unknown = [row for row in rows if not math.isfinite(row.value())]
+    lines += [f"On `{row.split}` the {row.headline.replace('_', ' ')} is not a number." for row in unknown]
     if any(layer.mixer.growing_state for layer in model.base_model.layers):
         lines.append("Its state grows with the length of the sequence.")
     return "## Limits\n\n" + "\n".join(f"- {line}" for line in lines)

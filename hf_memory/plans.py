@@ -14,7 +14,7 @@ from hf_memory.sizing import Size, find_size
 STATE_BYTES = 4
 """Bytes of a number of a state: states are held in float32."""
 
-_TOKENS_PER_SECOND = 50_000
+_TOKENS_PER_SECOND = 25_000
 """Training throughput of one CPU core at width 64 and two layers, a round figure for estimates."""
 
 

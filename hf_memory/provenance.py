@@ -12,6 +12,7 @@ import torch
 
 from hf_memory.data.specification import Specification, changed_knobs
 from hf_memory.modeling import MemoryPreTrainedModel
+from hf_memory.ops._kernels import available_backends
 from hf_memory.storage import decode, digest, encode, file_sha256, write_text
 
 RUN_FILE = "hf_memory_run.json"
@@ -39,15 +40,6 @@ class Run:
     weights_sha256: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
-class Parameters:
-    """Numbers of parameters: all, those of blocks and final norm, and the rounded mean over blocks."""
-
-    total: int
-    non_embedding: int
-    per_block: int
-
-
 def measure_state(model: MemoryPreTrainedModel, num_columns: int) -> tuple[int, int]:
     """Numbers and bytes that the live cache holds for one sequence after ``num_columns`` tokens."""
     input_ids = torch.zeros(1, num_columns, dtype=torch.int64, device=next(model.parameters()).device)
@@ -56,15 +48,15 @@ def measure_state(model: MemoryPreTrainedModel, num_columns: int) -> tuple[int, 
     return cache.state_size(), cache.nbytes()
 
 
-def parameter_counts(model: MemoryPreTrainedModel) -> Parameters:
-    """Count the parameters of a model; tied weights count once."""
+def parameter_counts(model: MemoryPreTrainedModel) -> dict[str, int]:
+    """Numbers of parameters under the names of a row. Tied weights count once; per block is the rounded mean."""
     base = model.base_model
     blocks = sum(parameter.numel() for parameter in base.layers.parameters())
-    return Parameters(
-        total=sum(parameter.numel() for parameter in model.parameters()),
-        non_embedding=blocks + sum(parameter.numel() for parameter in base.norm.parameters()),
-        per_block=round(blocks / len(base.layers)),
-    )
+    return {
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "parameters_non_embedding": blocks + sum(parameter.numel() for parameter in base.norm.parameters()),
+        "parameters_per_block": round(blocks / len(base.layers)),
+    }
 
 
 def config_digest(config: Any) -> str:
@@ -116,3 +108,9 @@ def device_name(model: MemoryPreTrainedModel) -> str:
     """Name of the GPU on which a model is, or the type of its device."""
     device = next(model.parameters()).device
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def backend_name() -> str:
+    """The backend that the environment asks for; ``auto`` with those among which it chooses."""
+    requested = os.environ.get("HF_MEMORY_BACKEND") or "auto"
+    return f"auto ({', '.join(available_backends())})" if requested == "auto" else requested

@@ -213,5 +213,5 @@ def write_page(rows: Sequence[Row], out: str | Path, heading: str, problems: Seq
 def _footer(rows: Sequence[Row]) -> str:
     """Where the numbers come from."""
     versions = sorted({f"{name} {version}" for row in rows for name, version in row.versions.items()})
-    devices = sorted({f"{row.device}, {row.backend} backend" for row in rows})
+    devices = sorted({f"{row.device}, backend {row.backend}" for row in rows})
     return f"{len(rows)} rows of {len({row.cell for row in rows})} runs on {'; '.join(devices)}. {', '.join(versions)}."

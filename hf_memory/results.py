@@ -193,7 +193,9 @@ def recover_rows(path: str | os.PathLike[str]) -> tuple[list[Row], list[str]]:
     path = Path(path)
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path] if path.is_file() else []
     if not files:
-        raise ValueError(f"results: {str(path)!r} holds no file <cell>.jsonl")
+        below = sorted({str(file.parent) for file in path.rglob("*.jsonl")})
+        hint = f"; these folders below it do: {', '.join(below)}" if below else ""
+        raise ValueError(f"results: {str(path)!r} holds no file <cell>.jsonl{hint}")
     rows: list[Row] = []
     problems: list[str] = []
     for file in files:

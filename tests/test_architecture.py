@@ -21,7 +21,8 @@ from hf_memory.tasks import TASKS
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE_FOLDERS = ("hf_memory", "examples", "dataset_scripts", "benchmarks")
 
-# Lowest first. A module may import from its own storey and from those below; a longer prefix wins over a shorter one.
+# Lowest first. A module may import from its own storey and from those below; a longer prefix wins over a shorter one,
+# and `hub` stands for `hub_results` too.
 STOREYS = [
     "hf_memory.storage hf_memory.ops._",
     "hf_memory.ops",
@@ -31,10 +32,11 @@ STOREYS = [
     "hf_memory.mixers hf_memory.tasks",
     "hf_memory.hybrid",
     "hf_memory.auto hf_memory.data hf_memory.metrics",
-    "hf_memory.training hf_memory.evaluation hf_memory.experiment hf_memory.arguments hf_memory.sweep "
-    "hf_memory.results hf_memory.summary hf_memory.studies hf_memory.plotting hf_memory.report hf_memory.hub "
-    "hf_memory.hub_results hf_memory.model_card hf_memory.remote_code hf_memory.recipes hf_memory.expectations "
-    "hf_memory.sizing hf_memory.cells",
+    "hf_memory.training hf_memory.evaluation hf_memory.provenance hf_memory.experiment hf_memory.arguments "
+    "hf_memory.results hf_memory.summary hf_memory.studies hf_memory.study hf_memory.plotting hf_memory.report "
+    "hf_memory.recipes hf_memory.expectations hf_memory.plans hf_memory.sizing hf_memory.cells hf_memory.sweep "
+    "hf_memory.workers hf_memory.judging hf_memory.outcomes "
+    "hf_memory.hub hf_memory.model_card hf_memory.remote_code",
     "hf_memory.cli hf_memory.demo",
     "hf_memory examples dataset_scripts benchmarks",
 ]
@@ -95,9 +97,7 @@ def storey(module: str) -> int | None:
             (len(prefix), level)
             for level, prefixes in enumerate(STOREYS)
             for prefix in prefixes.split()
-            if module == prefix
-            or module.startswith(prefix + ".")
-            or (prefix.endswith("_") and module.startswith(prefix))
+            if module == prefix or module.startswith((prefix + ".", prefix.rstrip("_") + "_"))
         ),
         default=None,
     )
@@ -269,6 +269,7 @@ BAD = [
     (order_faults, "hf_memory.ops._scan", "from hf_memory.ops.scan import scan"),
     (order_faults, "hf_memory.tasks.dyck", "import hf_memory"),
     (order_faults, "hf_memory.newcomer", ""),
+    (order_faults, "hf_memory.ops._scan", "from hf_memory.hub_results import rows"),
     (sibling_faults, "hf_memory.mixers.s4d", "from hf_memory.mixers.lru import LRUMixer"),
     (sibling_faults, "hf_memory.mixers.s4d", "from hf_memory.mixers import MIXERS"),
     (facade_faults, "hf_memory.mixers.s4d", "from hf_memory.ops import chunked"),

@@ -12,9 +12,10 @@ import torch
 
 from hf_memory import evaluation
 from hf_memory.auto import mixer_config, mixer_model
+from hf_memory.data.rows import RowSource
 from hf_memory.data.specification import specify
 from hf_memory.data.tensors import TensorRows
-from hf_memory.evaluation import evaluate_lengths, load_for_task, predict, write_evaluation
+from hf_memory.evaluation import evaluate_lengths, load_for_task, predict, split_metrics, write_evaluation
 from hf_memory.provenance import (
     Run,
     config_digest,
@@ -89,6 +90,46 @@ def test_rows_of_unlike_length_are_padded_and_scored_as_if_alone():
             alone = model(input_ids=torch.from_numpy(row)[None]).logits.argmax(-1)[0].numpy()
         assert together["predictions"][index, : len(row)].tolist() == alone.tolist()
         assert (together["labels"][index, len(row) :] == -100).all()
+
+
+def test_chance_of_unlike_lengths_is_their_mean_by_targets():
+    specification = specify("bit_parity", length=[2, 4], test_lengths=[4], num_train=8, num_validation=8, num_test=1)
+    rng = np.random.default_rng(0)
+    ids = [rng.integers(0, 2, size=length) for length in (2, 2, 4)]
+    rows = {"input_ids": ids, "labels": [np.cumsum(row) % 2 for row in ids]}
+    model = make_model(specification)
+    (row,) = evaluate_lengths(model, specification, {"validation": rows}, run=RUN, progress=False)
+    two, four = (specification.task.chance_level("token_accuracy", length) for length in (2, 4))
+    assert (two, four) == (0.75, 0.625)
+    assert row.measured().chance == (4 * two + 4 * four) / 8
+    assert row.measured().baselines["position_and_token"] == row.measured().chance
+    assert row.measured().denominator == 8
+    assert row.length == 4
+
+
+def test_each_row_of_a_mixture_is_judged_by_its_own_law():
+    specification = specify("mqar", "based_mixture", num_test=70)
+    source = RowSource(specification)
+    laws = [law for block in range(source.num_blocks("test_mixture")) for law in source.laws("test_mixture", block)]
+    assert len({law.num_kv_pairs for law in laws}) > 3
+    rng = np.random.default_rng(0)
+    lengths = {part.task: part.length for part in specification.splits["test_mixture"].parts}
+    drawn = [law.sample(rng, lengths[law], 1) for law in laws]
+    columns = {"input_ids": [ids[0] for ids, _ in drawn], "labels": [labels[0] for _, labels in drawn]}
+    width = max(len(row) for row in columns["labels"])
+    labels = np.stack([np.pad(row, (0, width - len(row)), constant_values=-100) for row in columns["labels"]])
+    oracle = np.pad(labels[:, 1:], ((0, 0), (0, 1)), constant_values=-100)
+    ids = np.stack([np.pad(row, (0, width - len(row))) for row in columns["input_ids"]])
+    sizes = np.array([len(row) for row in columns["labels"]])
+    loss = np.zeros_like(oracle, dtype=np.float32)
+    whole = {"input_ids": ids, "labels": labels, "predictions": oracle, "token_loss": loss}
+    recall = split_metrics(specification, "test_mixture", sizes, whole)["recall"]
+    pairs = [law.num_kv_pairs for law in laws]
+    assert (recall.value, recall.denominator) == (1.0, sum(pairs))
+    expected = sum(law.chance_level("recall", lengths[law]) * law.num_kv_pairs for law in laws) / sum(pairs)
+    assert recall.chance == pytest.approx(expected)
+    with pytest.raises(ValueError, match="'test_mixture' mixes laws and must hold its 70 rows, got 69"):
+        split_metrics(specification, "test_mixture", sizes[:69], {key: column[:69] for key, column in whole.items()})
 
 
 class _Process(SimpleNamespace):
@@ -172,9 +213,9 @@ def test_parameters_are_counted_once_and_by_place():
     counts = parameter_counts(model)
     embedding = 16 * 8
     assert model.config.tie_word_embeddings
-    assert counts.total == embedding + counts.non_embedding
+    assert counts["parameters"] == embedding + counts["parameters_non_embedding"]
     norm = model.model.norm.weight.numel()
-    assert counts.non_embedding == 2 * counts.per_block + norm
+    assert counts["parameters_non_embedding"] == 2 * counts["parameters_per_block"] + norm
 
 
 @pytest.mark.parametrize("mixer", ["lru", "attention"])

@@ -127,6 +127,9 @@ def test_damaged_file_is_named_and_the_rest_recovered(tmp_path, caplog, damage, 
 def test_folder_without_results_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="holds no file"):
         read_rows(tmp_path)
+    path = write_cell(tmp_path / "study" / "rows", DEFINITION, [make_row()])
+    with pytest.raises(ValueError, match=f"below it do: {path.parent}"):
+        read_rows(tmp_path)
 
 
 def test_row_names_the_metrics_that_it_has():

@@ -31,7 +31,7 @@ class MemoryAttentionConfig(MemoryConfig):
         num_heads: Number of heads H; divides ``hidden_size``.
         position_code: Position code inside of the mixer.
         rope_theta: Base of the RoPE frequencies.
-        window: Tokens that a token sees, itself included; 0 for all.
+        window: Tokens that a token sees, itself included; None for all.
         attention_bias: Biases in the projections.
         attention_dropout: Dropout on the attention weights.
         conv_kernel: Width of a short convolution on queries, keys and values; 0 for none.
@@ -42,15 +42,15 @@ class MemoryAttentionConfig(MemoryConfig):
     num_heads: int = 2
     position_code: Literal["none", "rope", "alibi"] = "rope"
     rope_theta: float = 10_000.0
-    window: int = 0
+    window: int | None = None
     attention_bias: bool = False
     attention_dropout: float = 0.0
     conv_kernel: int = 0
 
     def validate_attention(self) -> None:
         """Check window, convolution and dropout."""
-        if self.window < 0:
-            raise ValueError(f"window must be at least 1, or 0 for no window, got {self.window}")
+        if self.window is not None and self.window < 1:
+            raise ValueError(f"window must be at least 1, or None for no window, got {self.window}")
         if self.conv_kernel < 0:
             raise ValueError(f"conv_kernel must be at least 0, got {self.conv_kernel}")
         if not 0.0 <= self.attention_dropout < 1.0:

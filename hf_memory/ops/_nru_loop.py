@@ -124,10 +124,11 @@ class NRULoop(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
-        grad = torch.zeros_like(ctx.saved_tensors[0]) if grad is None else grad
+        saved = ctx.saved_tensors  # once: a checkpoint gives each tensor out a single time
+        grad = torch.zeros_like(saved[0]) if grad is None else grad
         in_axes, out_axes = (1, 1, 1, 1, 1, 0, 0, 0, 0), (1, 0, 0, 0, 0, 0, 0)
-        grads = list(Folded.apply(_nru_backward, in_axes, out_axes, grad, *ctx.saved_tensors, *ctx.options))
-        if not ctx.needs_input_grad[4]:
+        grads = list(Folded.apply(_nru_backward, in_axes, out_axes, grad, *saved, *ctx.options))
+        if saved[6] is None:  # no norm
             grads[4:6] = None, None
         return *grads, None, None, None
 

@@ -5,17 +5,20 @@ the innermost, vectorised axis, and nothing of the size (B, T, N, D) is ever sto
 before every ``BLOCK`` steps, and the backward pass rebuilds the states of one block at a time in the cache of a core.
 
 Shapes: x, dt, y (B, T, D), A (B or 1, N, D), B, C (B, T, N), states (B, N, D), starts (B, blocks, N, D).
+
+The inner loops are short on purpose: one that writes to many arrays is not vectorised, as too many of them would have
+to be checked for overlap.
 """
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from hf_memory.ops._numba_common import LOG2_E, array, compiled, exp2, per_row, refusal, run
+from hf_memory.ops._numba_common import LANES, LN_2, LOG2_E, array, compiled, exp2, load, per_row, refusal, run, store
+from hf_memory.ops._numba_common import zeros_like as zeros
 
 __all__ = ["gradient", "refusal", "scan"]
 
-LANES, BLOCK = 64, 16
+BLOCK = 16
 
 
 def scan(
@@ -28,7 +31,8 @@ def scan(
     starts = x.new_empty(rows, -(-steps // BLOCK), *A.shape[1:])
     inputs = [array(tensor) for tensor in (x, dt, B, C, initial_state)]
     outputs = [tensor.numpy() for tensor in (y, final, starts)]
-    run(_scan, rows * -(-width // LANES), x.numel() * A.shape[1], *inputs, per_row(A) * LOG2_E, negative, *outputs)
+    work = x.numel() * A.shape[1]
+    run(_scan, rows * -(-width // LANES), work, *inputs, per_row(A) * LOG2_E, *_affine(negative), *outputs)
     return y, final, starts
 
 
@@ -44,7 +48,7 @@ def gradient(
     negative: bool,
 ) -> tuple[Tensor, ...]:
     """Gradients of x, dt, A (one per row), B, C and the initial state."""
-    width, chunks = x.shape[2], -(-x.shape[2] // LANES)
+    chunks = -(-x.shape[2] // LANES)
     grads = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in (x, dt, A)]
     # B and C are shared by all channels: each item has sums of its own, which are added up in a fixed order.
     parts = [tensor.new_empty(chunks, *tensor.shape) for tensor in (B, C)]
@@ -52,38 +56,170 @@ def gradient(
     inputs = [array(tensor) for tensor in (x, dt, B, C, starts, grad_y, grad_state)]
     outputs = [tensor.numpy() for tensor in (*grads, *parts, grad_initial)]
     work = 2 * x.numel() * A.shape[1]
-    run(_gradient, len(x) * -(-width // LANES), work, *inputs, per_row(A) * LOG2_E, negative, *outputs)
-    grads[2] *= 1.0
+    run(_gradient, len(x) * chunks, work, *inputs, per_row(A) * LOG2_E, *_affine(negative), *outputs)
     return *grads, *(part.sum(0) for part in parts), grad_initial
 
 
+def _affine(negative: bool) -> tuple[float, float]:
+    """The numbers p and q of a = p exp(dt A) + q."""
+    return (2.0, -1.0) if negative else (1.0, 0.0)
+
+
 @compiled
-def _scan(start, stop, x, dt, B, C, initial_state, A, negative, y, final, starts):
+def _scan(start, stop, x, dt, B, C, initial_state, A, scale, offset, y, final, starts):
     _, steps, width = x.shape
     size, chunks = A.shape[1], (width + LANES - 1) // LANES
-    number = x.dtype.type
-    scale, offset = number(2 if negative else 1), number(-1 if negative else 0)
-    rates, state = np.zeros((size, LANES), x.dtype), np.zeros((size, LANES), x.dtype)
-    time, drive, total = np.zeros(LANES, x.dtype), np.zeros(LANES, x.dtype), np.zeros(LANES, x.dtype)
+    scale, offset = x.dtype.type(scale), x.dtype.type(offset)
+    rates, state = zeros(x, size), zeros(x, size)
+    time, drive, total = zeros(x, 3)
     for item in range(start, stop):
         row, low = item // chunks, item % chunks * LANES
-        lanes = min(LANES, width - low)
-        rates[:, :lanes] = A[row if A.shape[0] > 1 else 0, :, low : low + lanes]
-        state[:, :lanes] = initial_state[row, :, low : low + lanes]
+        load(A[row if A.shape[0] > 1 else 0], low, rates)
+        load(initial_state[row], low, state)
         for t in range(steps):
             if t % BLOCK == 0:
-                starts[row, t // BLOCK, :, low : low + lanes] = state[:, :lanes]
-            for c in range(lanes):
+                store(state, starts[row, t // BLOCK], low)
+            for c in range(min(LANES, width - low)):
                 time[c] = dt[row, t, low + c]
                 drive[c] = time[c] * x[row, t, low + c]
             total[:] = 0
             for n in range(size):
-                b, c_n = B[row, t, n], C[row, t, n]
+                b, weight = B[row, t, n], C[row, t, n]
                 rate, h = rates[n], state[n]
                 for c in range(LANES):
-                    factor = scale * exp2(time[c] * rate[c]) + offset
-                    h[c] = factor * h[c] + drive[c] * b
-                    total[c] += c_n * h[c]
-            for c in range(lanes):
+                    h[c] = (scale * exp2(time[c] * rate[c]) + offset) * h[c] + drive[c] * b
+                    total[c] += weight * h[c]
+            for c in range(min(LANES, width - low)):
                 y[row, t, low + c] = total[c]
-        final[row, :, low : low + lanes] = state[:, :lanes]
+        store(state, final[row], low)
+
+
+@compiled
+def _gradient(
+    start,
+    stop,
+    x,
+    dt,
+    B,
+    C,
+    starts,
+    grad_y,
+    grad_state,
+    A,
+    scale,
+    offset,
+    grad_x,
+    grad_dt,
+    grad_A,
+    grad_B,
+    grad_C,
+    grad_initial,
+):
+    _, steps, width = x.shape
+    size, chunks = A.shape[1], (width + LANES - 1) // LANES
+    scale, offset, ln_2 = x.dtype.type(scale), x.dtype.type(offset), x.dtype.type(LN_2)
+    rates, into_state, into_rates = zeros(x, size), zeros(x, size), zeros(x, size)
+    into_drive, into_time = zeros(x, 2)
+    time, drive, arriving = zeros(x, BLOCK), zeros(x, BLOCK), zeros(x, BLOCK)
+    # Of step i in its block: the state before it, states[i], and the exponential, decays[i].
+    states = zeros(x, (BLOCK + 1) * size).reshape(BLOCK + 1, size, LANES)
+    decays = zeros(x, BLOCK * size).reshape(BLOCK, size, LANES)
+    for item in range(start, stop):
+        row, low = item // chunks, item % chunks * LANES
+        load(A[row if A.shape[0] > 1 else 0], low, rates)
+        load(grad_state[row], low, into_state)
+        into_rates[:] = 0
+        for block in range(starts.shape[1] - 1, -1, -1):
+            first = block * BLOCK
+            count = min(BLOCK, steps - first)
+            load(starts[row, block], low, states[0])
+            load(dt[row, first : first + count], low, time)
+            load(x[row, first : first + count], low, drive)
+            load(grad_y[row, first : first + count], low, arriving)
+            for i in range(count):
+                for c in range(LANES):
+                    drive[i, c] *= time[i, c]
+                _rebuild(time[i], drive[i], rates, B[row, first + i], scale, offset, states[i], decays[i], states[i + 1])
+            for i in range(count - 1, -1, -1):
+                t = first + i
+                into_drive[:] = 0
+                into_time[:] = 0
+                _step_back(
+                    time[i],
+                    drive[i],
+                    arriving[i],
+                    rates,
+                    B[row, t],
+                    C[row, t],
+                    scale,
+                    offset,
+                    states[i],
+                    decays[i],
+                    states[i + 1],
+                    into_state,
+                    into_drive,
+                    into_time,
+                    into_rates,
+                    grad_B[item % chunks, row, t],
+                    grad_C[item % chunks, row, t],
+                )
+                for c in range(min(LANES, width - low)):
+                    grad_x[row, t, low + c] = into_drive[c] * time[i, c]
+                    grad_dt[row, t, low + c] = into_time[c] * ln_2 + into_drive[c] * x[row, t, low + c]
+        store(into_rates, grad_A[row], low)
+        store(into_state, grad_initial[row], low)
+
+
+@compiled
+def _rebuild(time, drive, rates, b, scale, offset, before, decay, after):
+    for n in range(rates.shape[0]):
+        rate, h, a, new, weight = rates[n], before[n], decay[n], after[n], b[n]
+        for c in range(LANES):
+            a[c] = exp2(time[c] * rate[c])
+        for c in range(LANES):
+            new[c] = (scale * a[c] + offset) * h[c] + drive[c] * weight
+
+
+@compiled(sums=True)
+def _step_back(
+    time,
+    drive,
+    arriving,
+    rates,
+    B,
+    C,
+    scale,
+    offset,
+    states,
+    decays,
+    new_states,
+    into_state,
+    into_drive,
+    into_time,
+    into_rates,
+    into_B,
+    into_C,
+):
+    """Write gradients of B and C, add to those of the others, and move that of the state to the step before.
+
+    In the end ``new_states`` holds the gradient of the exponent dt A, as the states are not needed again.
+    """
+    for n in range(rates.shape[0]):
+        rate, before, decay, total = rates[n], states[n], decays[n], new_states[n]
+        above, into_rate = into_state[n], into_rates[n]
+        b, weight = B[n], C[n]
+        into_b, into_weight = b * 0, b * 0
+        for c in range(LANES):
+            into_weight += total[c] * arriving[c]
+        for c in range(LANES):
+            total[c] = above[c] + weight * arriving[c]
+            into_drive[c] += b * total[c]
+        for c in range(LANES):
+            into_b += total[c] * drive[c]
+        into_B[n], into_C[n] = into_b, into_weight
+        for c in range(LANES):
+            above[c] = (scale * decay[c] + offset) * total[c]
+            total[c] *= scale * decay[c] * before[c]
+        for c in range(LANES):
+            into_time[c] += total[c] * rate[c]
+            into_rate[c] += total[c] * time[c]

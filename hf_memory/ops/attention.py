@@ -18,7 +18,7 @@ def attention_recurrent(
     query_positions: torch.Tensor,
     key_positions: torch.Tensor,
     slopes: torch.Tensor | None = None,
-    window: int = 0,
+    window: int | None = None,
 ) -> torch.Tensor:
     """The definition: one query after the other, and no fused kernel.
 
@@ -29,7 +29,7 @@ def attention_recurrent(
         query_positions: (B, T), increasing.
         key_positions: (B, S); -1 marks an empty column.
         slopes: Slope of each head's linear bias (H,), or None.
-        window: Largest t - s + 1; 0 for no limit.
+        window: Largest t - s + 1; None for no limit.
 
     Returns:
         Outputs (B, T, H, V).
@@ -54,7 +54,7 @@ def attention(
     query_positions: torch.Tensor,
     key_positions: torch.Tensor,
     slopes: torch.Tensor | None = None,
-    window: int = 0,
+    window: int | None = None,
     is_causal: bool = False,
     dropout: float = 0.0,
 ) -> torch.Tensor:
@@ -66,7 +66,7 @@ def attention(
         dropout: Dropout on the attention weights.
     """
     query, key, value = (tensor.transpose(1, 2) for tensor in (query, key, value))
-    if is_causal and slopes is None and (window == 0 or window >= key.shape[2]):
+    if is_causal and slopes is None and (window is None or window >= key.shape[2]):
         return F.scaled_dot_product_attention(query, key, value, is_causal=True, dropout_p=dropout).transpose(1, 2)
     mask = attention_mask(query_positions, key_positions, window).unsqueeze(1)
     if slopes is not None:
@@ -80,11 +80,13 @@ def attention(
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout).transpose(1, 2)
 
 
-def attention_mask(query_positions: torch.Tensor, key_positions: torch.Tensor, window: int = 0) -> torch.Tensor:
+def attention_mask(
+    query_positions: torch.Tensor, key_positions: torch.Tensor, window: int | None = None
+) -> torch.Tensor:
     """True where query t (B, T) may see key s (B, S): (B, T, S)."""
     distance = query_positions.unsqueeze(2) - key_positions.unsqueeze(1)
     mask = (key_positions >= 0).unsqueeze(1) & (distance >= 0)
-    return mask & (distance < window) if window else mask
+    return mask if window is None else mask & (distance < window)
 
 
 def rotate(hidden_states: torch.Tensor, positions: torch.Tensor, theta: float) -> torch.Tensor:

@@ -96,8 +96,9 @@ class _GRULoop(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor, ...]:
-        grad = torch.zeros_like(ctx.saved_tensors[0]) if grad is None else grad
-        return Folded.apply(_gru_backward, (1, 1, 1, 1, 0, 0), (1, 0, 0, 0), grad, *ctx.saved_tensors)
+        saved = ctx.saved_tensors  # once: a checkpoint gives each tensor out a single time
+        grad = torch.zeros_like(saved[0]) if grad is None else grad
+        return Folded.apply(_gru_backward, (1, 1, 1, 1, 0, 0), (1, 0, 0, 0), grad, *saved)
 
     @staticmethod
     def vmap(

@@ -134,6 +134,16 @@ def test_rows_do_not_see_each_other(key):
 
 
 @every_model
+def test_nan_in_one_row_reaches_its_later_outputs_and_no_other_row(key):
+    model = make(key)
+    embeds = torch.randn(2, LENGTH, 16)
+    embeds[0, 5] = torch.nan
+    logits = model(inputs_embeds=embeds).logits
+    assert torch.isnan(logits[0, 5]).all()
+    assert torch.isfinite(logits[1]).all()
+
+
+@every_model
 @pytest.mark.parametrize("width", [8, 16, 32])
 @pytest.mark.parametrize("length", [1, 5, 12])
 def test_state_size_is_what_the_live_cache_holds(key, width, length):

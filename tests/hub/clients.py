@@ -10,8 +10,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 
 # `sys.modules[name] = None` makes an import fail as if the package were not installed.
-WITHOUT_PACKAGE = "import sys; sys.modules['hf_memory'] = None\n"
 WITH_PACKAGE = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+WITHOUT_PACKAGE = f"{WITH_PACKAGE}sys.modules['hf_memory'] = None\n"
 
 
 def environment(home: Path, endpoint: str = "", token: str = "hf_writer") -> dict[str, str]:

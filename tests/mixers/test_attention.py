@@ -106,7 +106,7 @@ def test_a_window_sees_its_last_tokens_and_its_state_does_not_grow(code, window)
     assert model.generate(ids, max_new_tokens=5, do_sample=False).shape == (2, 25)
 
 
-@pytest.mark.parametrize("window", [4, 0])
+@pytest.mark.parametrize("window", [4, None])
 def test_padding_does_not_take_columns_of_the_window(window):
     config = MemoryAttentionConfig(vocab_size=7, hidden_size=16, window=window, initializer_range=0.3)
     model = MemoryAttentionForCausalLM(config).eval()
@@ -124,6 +124,7 @@ def test_padding_does_not_take_columns_of_the_window(window):
     [
         ({"num_heads": 3}, "num_heads"),
         ({"num_heads": 0}, "num_heads"),
+        ({"window": 0}, "window"),
         ({"window": -1}, "window"),
         ({"position_code": "learned"}, "position_code"),
         ({"attention_dropout": 1.5}, "attention_dropout"),

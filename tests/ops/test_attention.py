@@ -34,7 +34,7 @@ def test_fused_attention_matches_the_definition_with_gradients(case, time, histo
     options = CASES[case]
     tensors, queries, keys = inputs(time, history)
     slopes = alibi_slopes(3) if options.get("alibi") else None
-    window = options.get("window", 0)
+    window = options.get("window")
     results = []
     for function, extra in ((attention_recurrent, ()), (attention, (history == 0,))):
         output = function(*tensors, queries, keys, slopes, window, *extra)
