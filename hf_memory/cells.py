@@ -1,4 +1,4 @@
-"""One run of a sweep: what defines it, its evaluations during training, and how it ends.
+"""One run of a sweep as plain values: what defines it, whether it is done, and how it ended.
 
 A cell leaves ``<digest>.jsonl`` with its rows, or ``<digest>.failed.json`` with its error; evaluations during training
 lie beside them in ``<digest>.history.json``. Whether it is done is a question to the folder alone.
@@ -8,35 +8,19 @@ import dataclasses
 import functools
 import json
 import logging
-import math
 import os
-import shutil
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-from transformers import TrainerCallback, TrainingArguments
-
-from hf_memory.data.builder import load_dataset
-from hf_memory.data.specification import length_bounds, specify
-from hf_memory.data.tensors import TensorRows
-from hf_memory.evaluation import Run, evaluate_lengths, predict
-from hf_memory.experiment import Experiment
-from hf_memory.metrics import evaluate_predictions
-from hf_memory.results import Row, cell_path, write_cell
-from hf_memory.storage import claim, decode, digest, encode, write_text
-from hf_memory.studies import log_spaced
-from hf_memory.training import MemoryTrainer
+from hf_memory.data.specification import specify
+from hf_memory.results import cell_path
+from hf_memory.storage import claim, write_text
+from hf_memory.watched import Beat, WatchedExperiment
 
 logger = logging.getLogger(__name__)
 
 Outcome = Literal["trained", "finished before", "failed", "failed before", "claimed elsewhere"]
-Beat = Callable[[int], None]
-
-RUNS = "running"
-"""Folder, inside that of the results, of what Trainer writes; emptied when a cell ends."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,10 +61,10 @@ class Cell:
         place = ", ".join(f"{name} {value}" for name, value in self.place.items() if name != "arm")
         return f"{self.place['arm']}{f' ({place})' if place else ''}, rate {self.learning_rate:g}, seed {self.seed}"
 
-    def experiment(self) -> "SweepExperiment":
+    def experiment(self) -> "WatchedExperiment":
         """The run in full; names and values are checked."""
         own = self.training
-        return SweepExperiment(
+        return WatchedExperiment(
             specification=specify(self.task, self.config, **self.data),
             mixer=self.mixer,
             fields=dict(self.fields),
@@ -107,131 +91,6 @@ class Cell:
     def digest(self) -> str:
         """Digest of what defines the run."""
         return self.experiment().cell("unused")
-
-
-@dataclasses.dataclass(frozen=True)
-class SweepExperiment(Experiment):
-    """An experiment with evaluations during training, a rule by which it stops, and an end for diverged runs.
-
-    Attributes:
-        stop_at: Level of the headline metric on ``validation`` above which the run ends; None for none.
-        give_up: Level and share of the steps after which a run that is not above it ends; None for none.
-        evaluate: Log-spaced ``points``, ``splits`` and ``rows`` of the evaluations.
-    """
-
-    stop_at: float | None = None
-    give_up: tuple[float, float] | None = None
-    evaluate: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    def definition(self, arguments: TrainingArguments) -> dict[str, Any]:
-        """What defines the run, as JSON values; no weights are drawn for it."""
-        with torch.device("meta"):
-            base = super().definition(arguments)
-        rules = {"stop_at": self.stop_at, "give_up": self.give_up, "evaluate": dict(self.evaluate)}
-        return {**base, **{name: value for name, value in rules.items() if value is not None}}
-
-    @property
-    def steps(self) -> list[int]:
-        """Steps at which the run is evaluated."""
-        return log_spaced(self.evaluate.get("points", 0), self.training["max_steps"])
-
-    def run_into(self, results: Path, beat: Beat) -> list[Row]:
-        """Train, evaluate and write the rows, then the history before them."""
-        output_dir = results / RUNS / f"{os.getpid()}-{time.monotonic_ns()}"
-        arguments = self.make_arguments(str(output_dir))
-        definition = self.definition(arguments)
-        cell = digest(definition)
-        keywords = definition["data"]
-        rows = load_dataset(f"hf_memory/{definition['task']}", definition["preset"], **keywords)
-        history = History(self, rows, beat)
-        try:
-            trainer, seconds = self._train(arguments, rows, [history])
-            trainer.save_model()
-            run = self._facts(trainer, cell, seconds)
-            splits = {name: rows[name] for name in rows if name != "train"}
-            found = evaluate_lengths(trainer.model, self.specification, splits, run=run, progress=False)
-        finally:
-            shutil.rmtree(output_dir, ignore_errors=True)
-        found = [as_diverged(row) if math.isnan(row.measured("loss").value) else row for row in found]
-        write_history(results, cell, history.points)
-        write_cell(results, definition, found)
-        return found
-
-    def _facts(self, trainer: MemoryTrainer, cell: str, seconds: float) -> Run:
-        """The facts of the run, with clipping, evaluations and the rule by which it ended."""
-        run = super()._facts(trainer, cell, seconds)
-        clip = trainer.args.max_grad_norm
-        rules = [f"{trainer.args.max_steps} steps"]
-        if self.stop_at is not None:
-            rules.append(f"above {self.stop_at:g} on validation")
-        if self.give_up is not None:
-            rules.append(f"not above {self.give_up[0]:g} after {self.give_up[1]:.0%} of them")
-        looks = f", looked at {len(self.steps)} log-spaced steps" if len(rules) > 1 else ""
-        return dataclasses.replace(
-            run,
-            schedule=f"{run.schedule}, {f'gradients clipped at {clip:g}' if clip else 'no clipping'}, "
-            f"weight decay {trainer.args.weight_decay:g}",
-            stop_rule=" or ".join(rules) + looks,
-        )
-
-
-def as_diverged(row: Row) -> Row:
-    """A row of a run whose loss is not a number: no other value of it counts either."""
-    metrics = {name: dataclasses.replace(value, value=math.nan) for name, value in row.metrics.items()}
-    return dataclasses.replace(row, metrics=metrics)
-
-
-@dataclasses.dataclass(frozen=True)
-class HistoryPoint:
-    """One evaluation during training: steps taken, split, and value by metric."""
-
-    steps: int
-    split: str
-    values: Mapping[str, float]
-
-
-class History(TrainerCallback):
-    """Evaluates a run at its log-spaced steps, tells the sweep about steps, and ends the run by its rule."""
-
-    def __init__(self, experiment: SweepExperiment, rows: Mapping[str, Any], beat: Beat):
-        self.experiment, self.beat, self.points = experiment, beat, list[HistoryPoint]()
-        self._steps = set(experiment.steps)
-        size = experiment.evaluate.get("rows", 512)
-        wanted = experiment.evaluate.get("splits", []) if self._steps else []
-        unknown = [name for name in wanted if name not in rows]
-        if unknown:
-            raise ValueError(f"evaluate: {unknown[0]!r} is no split (known: {', '.join(rows)})")
-        self._rows = {name: TensorRows(rows[name].select(range(min(size, len(rows[name]))))) for name in wanted}
-
-    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        """Evaluate where it is due, and decide whether to go on."""
-        self.beat(state.global_step)
-        if state.global_step not in self._steps:
-            return
-        values = {name: self._evaluate(model, name, rows) for name, rows in self._rows.items()}
-        self.points += [HistoryPoint(state.global_step, name, found) for name, found in values.items()]
-        if any(math.isnan(found["loss"]) for found in values.values()):
-            logger.warning("the loss is not a number after %d steps: the run ends", state.global_step)
-            control.should_training_stop = True
-        headline = values.get("validation", {}).get(self.experiment.specification.task.headline_metric)
-        if headline is not None and self._ends(headline, state.global_step / state.max_steps):
-            control.should_training_stop = True
-
-    def _ends(self, headline: float, share: float) -> bool:
-        experiment = self.experiment
-        reached = experiment.stop_at is not None and headline > experiment.stop_at
-        give_up = experiment.give_up
-        return reached or (give_up is not None and share >= give_up[1] and not headline > give_up[0])
-
-    def _evaluate(self, model: Any, name: str, rows: TensorRows) -> dict[str, float]:
-        """Values of all metrics on some rows of a split."""
-        model.eval()
-        columns = predict(model, rows, 256)
-        model.train()
-        part = self.experiment.specification.splits[name].parts[0]
-        values = evaluate_predictions(part.task, length_bounds(part.length)[1], **columns)
-        found = {metric: float(value.value) for metric, value in values.items()}
-        return dict.fromkeys(found, math.nan) if math.isnan(found["loss"]) else found
 
 
 def run_cell(cell: Cell, results: str | os.PathLike[str], beat: Beat = lambda steps: None) -> tuple[Outcome, str]:
@@ -287,27 +146,3 @@ def read_failure(results: Path, cell: str) -> str | None:
         return str(json.loads(path.read_text())["error"]) if path.exists() else None
     except (ValueError, KeyError, TypeError):
         return "its record is damaged"
-
-
-def history_path(results: Path, cell: str) -> Path:
-    """The file of a cell's evaluations during training."""
-    return results / f"{cell}.history.json"
-
-
-def write_history(results: Path, cell: str, points: Sequence[HistoryPoint]) -> None:
-    """Write the evaluations during training, where there were any."""
-    if points:
-        content = {"cell": cell, "points": [encode(dataclasses.asdict(point)) for point in points]}
-        write_text(history_path(results, cell), json.dumps(content, allow_nan=False) + "\n")
-
-
-def read_history(results: Path, cell: str) -> list[HistoryPoint]:
-    """The evaluations during training; none where the file is missing or damaged, which is logged."""
-    path = history_path(results, cell)
-    if not path.exists():
-        return []
-    try:
-        return [HistoryPoint(**decode(point)) for point in json.loads(path.read_text())["points"]]
-    except (ValueError, KeyError, TypeError):
-        logger.warning("damaged history: %s", path)
-        return []

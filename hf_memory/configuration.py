@@ -89,7 +89,7 @@ class MemoryConfig(PreTrainedConfig):
     use_cache: bool = True
     hf_memory_version: str | None = None
 
-    def __post_init__(self, **kwargs: Any):
+    def __post_init__(self, **kwargs: Any) -> None:
         self._refuse_unknown(kwargs)
         super().__post_init__(**kwargs)
         self.hf_memory_version = installed_version() or self.hf_memory_version

@@ -21,12 +21,13 @@ from hf_memory.tasks.base import check_names
 
 Layer = str | dict[str, Any]
 
+_CONV: Layer = "base_conv"
 _TAYLOR: Layer = {"mixer": "based", "num_heads": 16, "feature_dim": 16}
 _WINDOW: Layer = {"mixer": "attention", "num_heads": 16, "window": 256}
 
 PRESETS: dict[str, list[Layer]] = {
     "zoology_based": ["base_conv", {"mixer": "based", "num_heads": 1, "feature_dim": 16}],
-    "based_360m": 5 * ["base_conv", _TAYLOR, _WINDOW, "base_conv", "base_conv"] + 2 * ["base_conv"],
+    "based_360m": 5 * [_CONV, _TAYLOR, _WINDOW, _CONV, _CONV] + 2 * [_CONV],
     "attention_delta_net": ["delta_net", "attention"],
     "window_mamba": ["mamba", {"mixer": "attention", "window": 64}],
 }
@@ -58,7 +59,7 @@ class MemoryHybridConfig(MemoryConfig):
         check_names([name], PRESETS, "preset of hybrid")
         return cls(layers=copy.deepcopy(PRESETS[name]), **fields)
 
-    def __post_init__(self, **kwargs: Any):
+    def __post_init__(self, **kwargs: Any) -> None:
         if self.num_hidden_layers == 0:
             self.num_hidden_layers = len(self.layers)
         super().__post_init__(**kwargs)

@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_memory.cells import Cell, HistoryPoint, read_failure, read_history
+from hf_memory.cells import Cell, read_failure
 from hf_memory.data.specification import length_bounds
 from hf_memory.plans import Setting, search_place
 from hf_memory.recipes import Recipe
 from hf_memory.results import Row, cell_path, recover_rows
 from hf_memory.storage import encode, write_text
+from hf_memory.watched import HistoryPoint, read_history
 
 logger = logging.getLogger(__name__)
 

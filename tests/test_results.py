@@ -176,6 +176,7 @@ def test_heartbeat_keeps_a_claim_young(tmp_path, monkeypatch):
         ("elsewhere", 1, 0, False),
         ("elsewhere", 1, 1000, True),
     ],
+    ids=["own", "gone", "young elsewhere", "old elsewhere"],  # workers of xdist must collect the same names
 )
 def test_claim_of_a_process_that_is_gone_is_taken_over(tmp_path, host, pid, age, taken):
     lock = tmp_path / "a.lock"

@@ -84,10 +84,12 @@ class AttentionMixer(Mixer):
 
     def state_size(self, length: int | None = None) -> int:
         """Numbers held after ``length`` tokens. Raises a ``ValueError`` without a length if there is no window."""
-        if length is None and not self.config.window:
+        limits = [length] if length is not None else []
+        if self.config.window is not None:
+            limits.append(self.config.window - 1)
+        if not limits:
             raise ValueError("length: the state of attention without a window grows, so its size needs a length")
-        limit = self.config.window - 1 if self.config.window else length
-        columns = limit if length is None else min(length, limit)
+        columns = min(limits)
         return 2 * columns * self.config.hidden_size + (self.conv.state_size() if self.conv else 0)
 
     def reset_state(self, state: State, mask: torch.Tensor) -> State:
@@ -138,7 +140,7 @@ class AttentionMixer(Mixer):
             index = order[:, :, None, None].expand_as(key)
             key, value = key.gather(1, index), value.gather(1, index)
             columns = int((positions >= 0).sum(1).max())
-        if self.config.window:
+        if self.config.window is not None:
             columns = min(columns, self.config.window - 1)
         first = key.shape[1] - columns
         return {"key": key[:, first:], "value": value[:, first:], "positions": positions[:, first:]}

@@ -122,8 +122,8 @@ def _gradient(
     into_drive, into_time = zeros(x, 2)
     time, drive, arriving = zeros(x, BLOCK), zeros(x, BLOCK), zeros(x, BLOCK)
     # Of step i in its block: the state before it, states[i], and the exponential, decays[i].
-    states = zeros(x, (BLOCK + 1) * size).reshape(BLOCK + 1, size, LANES)
-    decays = zeros(x, BLOCK * size).reshape(BLOCK, size, LANES)
+    states = zeros(x, (BLOCK + 1) * (size + 1)).reshape(BLOCK + 1, size + 1, LANES)
+    decays = zeros(x, BLOCK * (size + 1)).reshape(BLOCK, size + 1, LANES)
     for item in range(start, stop):
         row, low = item // chunks, item % chunks * LANES
         load(A[row if A.shape[0] > 1 else 0], low, rates)
