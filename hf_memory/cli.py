@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hf_memory.cli_hub import register
+from hf_memory.cli_sweep import sweep
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,6 +28,7 @@ app = typer.Typer(
 data_app = typer.Typer(help="Datasets of the tasks: into the cache, as text, as Parquet.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 register(app, data_app)
+app.command()(sweep)
 
 TaskName = Annotated[str, typer.Argument(help="Key of the task, as `hf-memory list` shows it.")]
 Config = Annotated[str | None, typer.Option(help="Configuration of the task's dataset; its first one by default.")]

@@ -142,6 +142,8 @@ class Expectation:
         if missing:
             raise ValueError(f"expectation: the key {missing[0]!r} is missing in {values.get('claim', values)!r}")
         right = values["right"]
-        sides = {"left": Measure.from_json(values["left"])}
-        sides["right"] = Measure.from_json(right) if isinstance(right, Mapping) else float(right)
+        sides: dict[str, Measure | float] = {
+            "left": Measure.from_json(values["left"]),
+            "right": Measure.from_json(right) if isinstance(right, Mapping) else float(right),
+        }
         return cls(**{**values, **sides})

@@ -38,8 +38,15 @@ EVAL_RESULTS = ".eval_results/hf_memory.yaml"
 _CARRIED = ("*.safetensors", "model.safetensors.index.json", "generation_config.json", ARGUMENTS_NAME, RUN_FILE)
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
-# What an earlier push may have left and this one need not replace: shards, figures and results of other weights.
-_OUTDATED = ("model*.safetensors", "model.safetensors.index.json", f"{FIGURES}/*", EVAL_RESULTS)
+# What an earlier push may have left and this one need not replace: shards, code, figures and results of other weights.
+_OUTDATED = (
+    "model*.safetensors",
+    "model.safetensors.index.json",
+    "mixers_*.py",
+    "ops_*.py",
+    f"{FIGURES}/*",
+    EVAL_RESULTS,
+)
 
 Source: TypeAlias = PreTrainedModel | str | os.PathLike[str]
 Results: TypeAlias = str | os.PathLike[str] | Sequence[Row] | None
@@ -249,8 +256,8 @@ def _read_results(results: Results, model: PreTrainedModel) -> tuple[list[Row], 
     commands = {}
     for file in sorted(path.glob("*.jsonl")) if path.is_dir() else [path]:
         definition = read_definition(file)
-        if definition.get("mixer") == mixer and "training" in definition:
-            commands[file.stem] = training_command(definition, model.config)
+        if definition.get("mixer") == mixer and (command := training_command(definition, model.config)):
+            commands[file.stem] = command
     return read_rows(path), commands
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from huggingface_hub import CommitInfo, HfApi
 from huggingface_hub.errors import (
-    EntryNotFoundError,
     HfHubHTTPError,
     HFValidationError,
     HTTPError,
+    RemoteEntryNotFoundError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
@@ -92,8 +92,9 @@ def read_card(api: HfApi, repo_id: str, repo_type: str, revision: str | None) ->
     """The card of a repository; None where it has none."""
     with explained(repo_id, revision):
         try:
-            path = api.hf_hub_download(repo_id, CARD, repo_type=repo_type, revision=revision)
-        except EntryNotFoundError:
+            # A copy in the cache may be older than what others wrote since, and must not replace it.
+            path = api.hf_hub_download(repo_id, CARD, repo_type=repo_type, revision=revision, force_download=True)
+        except RemoteEntryNotFoundError:
             return None
     return Path(path).read_text(encoding="utf-8")
 
@@ -128,7 +129,9 @@ def explained(repo_id: str, revision: str | None = None) -> Iterator[None]:
     """Turn what the Hub answers into a :class:`HubError` that names the repository and the way out."""
     try:
         yield
-    except (HTTPError, RuntimeError, OSError) as error:
+    except HubError:
+        raise
+    except (HTTPError, RuntimeError, OSError, ValueError) as error:
         cause = _of_the_hub(error)
         if cause is None:
             raise
@@ -136,7 +139,7 @@ def explained(repo_id: str, revision: str | None = None) -> Iterator[None]:
 
 
 def _of_the_hub(error: BaseException | None) -> BaseException | None:
-    """The error of the client behind an error; uploads in threads wrap theirs in a ``RuntimeError``."""
+    """The error of the client behind an error: uploads wrap theirs in a ``RuntimeError``, downloads in others."""
     while error is not None and not isinstance(error, HTTPError):
         error = error.__cause__
     return error

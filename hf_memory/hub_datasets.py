@@ -12,10 +12,11 @@ import pyarrow.parquet as pq
 import yaml
 from huggingface_hub import CommitInfo, HfApi
 
+from hf_memory.data.benchmark import BENCHMARK, benchmark_yaml
 from hf_memory.data.export import Configurations, config_names, export
 from hf_memory.data.specification import Specification, specify
 from hf_memory.hub_client import CARD, MAIN, check_repo_id, explained, make_repo, read_card, upload
-from hf_memory.hub_results import benchmark_yaml, rows_from_table, rows_table
+from hf_memory.hub_results import rows_from_table, rows_table
 from hf_memory.model_card import FIGURES, merge_card, results_section
 from hf_memory.plotting import save_figures
 from hf_memory.results import Row, read_definition, read_rows
@@ -59,7 +60,7 @@ def push_dataset(
     api, version = HfApi(token=token), task_class(task).version
     with tempfile.TemporaryDirectory() as temporary:
         folder = export(task, temporary, configs, num_proc=num_proc, **overrides)
-        write_text(folder / "eval.yaml", benchmark_yaml(_published(task, configs, overrides)))
+        write_text(folder / BENCHMARK, benchmark_yaml(_published(task, configs, overrides)))
         repo_id = make_repo(api, repo_id, "dataset", revision=revision, private=private)
         _merge_card(api, repo_id, revision, folder, (folder / CARD).read_text(encoding="utf-8"))
         commit = upload(

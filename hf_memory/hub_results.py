@@ -1,4 +1,4 @@
-"""Result rows in the forms of the Hub: ``model-index``, ``.eval_results``, ``eval.yaml``, and a dataset of rows."""
+"""Result rows in the forms of the Hub: ``model-index``, ``.eval_results``, and a dataset of rows."""
 
 import dataclasses
 import json
@@ -13,15 +13,18 @@ from huggingface_hub import EvalResult, EvalResultEntry, eval_result_entries_to_
 
 from hf_memory.auto import mixer_config
 from hf_memory.configuration import MemoryConfig
-from hf_memory.data.specification import Specification, changed_knobs, length_bounds, specify
+from hf_memory.data.benchmark import FRAMEWORK, task_id
+from hf_memory.data.specification import changed_knobs, length_bounds, specify
 from hf_memory.results import Row
 from hf_memory.storage import encode
 from hf_memory.summary import title
 from hf_memory.tasks import make_task, task_class
 from hf_memory.training import training_arguments
 
-FRAMEWORK = "hf_memory"
-"""Name of the evaluation framework in ``eval.yaml`` and ``.eval_results``."""
+REPEATABLE = frozenset(
+    {"task", "preset", "data", "data_version", "arm", "mixer", "config", "training", "rows_per_step", "optim_groups"}
+) | {"learning_rate_grid", "seed", "data_seed"}
+"""Parts of a run's definition that :func:`training_command` states, or that follow from those it states."""
 
 _NOT_ASKED_FOR = {"architectures", "dtype", "hf_memory_version", "id2label", "label2id", "problem_type"}
 _NOT_ASKED_FOR |= {"transformers_version", "use_cache", "vocab_size"}  # Trainer switches the cache off
@@ -102,38 +105,20 @@ def _is_published(row: Row, preset: str) -> bool:
     return whole and row.data_seed == specification.seed and row.split.startswith("test")
 
 
-def benchmark_yaml(published: Mapping[str, Specification]) -> str:
-    """The ``eval.yaml`` that makes a task's dataset a benchmark: one entry for each test split."""
-    task = next(iter(published.values())).task
-    tasks = [
-        {"id": task_id(name, split), "config": name, "split": split}
-        for name, specification in published.items()
-        for split in specification.splits
-        if split.startswith("test")
-    ]
-    content = {
-        "name": f"hf_memory: {task.key.replace('_', ' ')}",
-        "description": f"Memory of sequence models ({task.category}), by length; metric: {task.headline_metric}",
-        "evaluation_framework": FRAMEWORK,
-        "tasks": tasks,
-    }
-    return yaml.safe_dump(content, sort_keys=False)
-
-
-def task_id(config: str, split: str) -> str:
-    """Name of a split within a benchmark."""
-    return f"{config}_{split}"
-
-
-def training_command(definition: Mapping[str, Any], config: MemoryConfig) -> str:
+def training_command(definition: Mapping[str, Any], config: MemoryConfig) -> str | None:
     """The ``hf-memory train`` that repeats a run in one process.
 
     Args:
         definition: Definition of the run's cell, see :meth:`hf_memory.experiment.Experiment.definition`.
         config: Config of its model.
+
+    Returns:
+        The command; None for a cell that is no training run, or one with rules that the command does not know.
     """
+    if not definition.keys() >= REPEATABLE or any(definition[name] for name in definition.keys() - REPEATABLE):
+        return None
     words = ["hf-memory", "train", "--mixer", definition["mixer"], "--task", definition["task"]]
-    words += ["--preset", definition["preset"]]
+    words += ["--config", definition["preset"]]
     if definition["arm"] != definition["mixer"]:
         words += ["--arm", definition["arm"]]
     for option, fields in (("--data", definition["data"]), ("--model", _chosen_fields(config, definition))):

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from hf_memory.expectations import Expectation, Measure
 from hf_memory.metrics import extrapolation_length
@@ -45,6 +45,9 @@ def judge_expectation(study: Study, expectation: Expectation) -> Judgement:
     It is not decided in the profile ``smoke``, while runs are missing, where the positive control does not work, where
     a run is still on the plateau, with too few seeds, and where the seeds do not agree.
     """
+    doubt = _doubt(study)
+    if doubt:
+        return Judgement(expectation, "not decided", {}, {}, doubt)
     try:
         left = by_seed(study, expectation.left, expectation.plateau_counts)
         if isinstance(expectation.right, Measure):
@@ -60,26 +63,26 @@ def judge_expectation(study: Study, expectation: Expectation) -> Judgement:
     else:
         holds = [expectation.holds(left[seed], right[seed]) for seed in seeds]
         reason = f"holds in {sum(holds)} of {len(seeds)} seeds"
-    doubt = _doubt(study, len(seeds), expectation.min_seeds)
-    verdict = "not decided" if doubt else judge(holds)
-    return Judgement(expectation, verdict, left, right, doubt or reason)
+    if len(seeds) < expectation.min_seeds:
+        reason = f"{reason}, and {expectation.min_seeds} seeds are needed"
+        return Judgement(expectation, "not decided", left, right, reason)
+    return Judgement(expectation, judge(holds), left, right, reason)
 
 
 def _mean(values: Mapping[int, float], seeds: Sequence[int]) -> float:
     return statistics.fmean(values[seed] for seed in seeds)
 
 
-def _doubt(study: Study, seeds: int, needed: int) -> str:
+def _doubt(study: Study) -> str:
     """Why nothing can be decided whatever the numbers say; empty where something can."""
     if study.recipe.profile == "smoke":
         return "the smoke profile proves nothing"
     control = study.control()
     if study.recipe.control is not None and (control is None or not control[1]):
         level = study.recipe.control["at_least"]
-        return (
-            f"the positive control reaches {'nothing yet' if control is None else f'{control[0]:.3f}'}, not {level:g}"
-        )
-    return f"{seeds} seeds, and {needed} are needed" if seeds < needed else ""
+        reached = "nothing yet" if control is None else f"{control[0]:.3f}"
+        return f"the positive control reaches {reached}, not {level:g}"
+    return ""
 
 
 def by_seed(study: Study, measure: Measure, plateau_counts: bool = False) -> dict[int, float]:
@@ -94,9 +97,12 @@ def by_seed(study: Study, measure: Measure, plateau_counts: bool = False) -> dic
     if missing:
         raise UndecidedError(f"this profile has no run of {', '.join(sorted(missing))} there")
     found = [_at_place(study, place, measure, plateau_counts) for place in study.places(results)]
-    combine: Callable[[list[float]], float] = {"mean": statistics.fmean, "max": max, "min": min}[measure.over]
     shared = set.intersection(*(set(values) for values in found))
-    return {seed: combine([values[seed] for values in found]) for seed in sorted(shared)}
+    return {seed: _combine(measure.over, [values[seed] for values in found]) for seed in sorted(shared)}
+
+
+def _combine(over: str, values: Sequence[float]) -> float:
+    return statistics.fmean(values) if over == "mean" else max(values) if over == "max" else min(values)
 
 
 def _at_place(study: Study, place: Mapping[str, object], measure: Measure, plateau_counts: bool) -> dict[int, float]:
@@ -109,7 +115,10 @@ def _at_place(study: Study, place: Mapping[str, object], measure: Measure, plate
         raise UndecidedError(f"runs of {place['arm']} are missing")
     if not plateau_counts:
         _check_plateau(study, results)
-    return {result.cell.seed: _quantity(result, measure, metric) for result in results}
+    try:
+        return {result.cell.seed: _quantity(result, measure, metric) for result in results}
+    except ValueError as error:
+        raise UndecidedError(str(error)) from error
 
 
 def _over_rates(
@@ -130,7 +139,10 @@ def _over_rates(
             continue
         curve = {rate: result.value(measure.split, metric) for rate, result in own.items()}
         theta = measure.theta * max(curve.values()) if measure.of_best else measure.theta
-        values[seed] = lr_window(curve, theta) if measure.quantity == "lr_window" else grid_regret(curve)
+        try:
+            values[seed] = lr_window(curve, theta) if measure.quantity == "lr_window" else grid_regret(curve)
+        except ValueError as error:
+            raise UndecidedError(str(error)) from error
     return values
 
 

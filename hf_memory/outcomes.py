@@ -17,13 +17,14 @@ from hf_memory.cells import Cell, read_failure
 from hf_memory.data.specification import length_bounds
 from hf_memory.plans import Setting, search_place
 from hf_memory.recipes import Recipe
+from hf_memory.report import SWEEP_ENDING
 from hf_memory.results import Row, cell_path, recover_rows
 from hf_memory.storage import encode, write_text
 from hf_memory.watched import HistoryPoint, read_history
 
 logger = logging.getLogger(__name__)
 
-ENDING = ".sweep.json"
+
 FORMAT = 1
 
 
@@ -52,8 +53,8 @@ class Result:
 
     @property
     def is_known(self) -> bool:
-        """Whether the cell has ended, well or not."""
-        return bool(self.rows) or self.error is not None
+        """Whether the cell has ended, well or not; one whose file is damaged has not, unless its choice can be read."""
+        return "validation" in self.rows or self.error is not None
 
     @property
     def has_failed(self) -> bool:
@@ -198,7 +199,7 @@ def choose(results: Sequence[Result], metric: str) -> Choice:
 
 def record_path(results: Path, recipe: Recipe) -> Path:
     """The file of a sweep's record."""
-    return results / f"{recipe.name}.{recipe.profile}{ENDING}"
+    return results / f"{recipe.name}.{recipe.profile}{SWEEP_ENDING}"
 
 
 def write_record(results: Path, recipe: Recipe, settings: Sequence[Setting], cells: Sequence[Cell]) -> Path:
@@ -218,7 +219,7 @@ def _cell_values(cell: Cell) -> dict[str, Any]:
 
 def find_records(results: Path) -> list[Path]:
     """Records of sweeps in a folder and below it."""
-    return sorted(results.rglob(f"*{ENDING}")) if results.is_dir() else []
+    return sorted(results.rglob(f"*{SWEEP_ENDING}")) if results.is_dir() else []
 
 
 def read_study(record: Path) -> Study:

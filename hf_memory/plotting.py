@@ -134,13 +134,13 @@ def _shade_training(axes: Axes, train_length: tuple[int, int], lengths: Sequence
 def _draw_levels(axes: Axes, rows: Sequence[Row], metric: str | None) -> list[float]:
     """Draw chance level and baselines; returns their values."""
     levels = reference_levels(rows, metric)
-    chance = levels.get("chance")
-    curves_of: dict[tuple[float, ...], list[str]] = {}
+    chance = levels.get("chance", {})
+    shown: dict[tuple[float, ...], list[str]] = {}
     for name, by_length in levels.items():
-        # Heuristics are often no better than chance, or equal to each other; one line is drawn for equal ones.
-        if name == "chance" or by_length != chance:
-            curves_of.setdefault(tuple(by_length.values()), []).append(name)
-    for names in curves_of.values():
+        # Heuristics that are no better than chance, or equal to each other, would be drawn on top of each other.
+        if name == "chance" or any(abs(value - chance.get(length, -1.0)) > 0.02 for length, value in by_length.items()):
+            shown.setdefault(tuple(by_length.values()), []).append(name)
+    for names in shown.values():
         x: list[float] = [*levels[names[0]]]
         y = list(levels[names[0]].values())
         if len(x) == 1:
@@ -150,7 +150,8 @@ def _draw_levels(axes: Axes, rows: Sequence[Row], metric: str | None) -> list[fl
         else:
             axes.plot(x, y, color="#9a9a9a", linestyle="-", linewidth=0.8, zorder=1)
             label = ", ".join(name.replace("_", " ") for name in names)
-            axes.annotate(label, (x[-1], y[-1]), fontsize=7, color="#6b6b6b", va="bottom", ha="right")
+            side = "top" if chance and y[-1] < list(chance.values())[-1] else "bottom"
+            axes.annotate(label, (x[-1], y[-1]), fontsize=7, color="#6b6b6b", va=side, ha="right", zorder=5)
     return [value for by_length in levels.values() for value in by_length.values()]
 
 

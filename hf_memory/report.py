@@ -18,6 +18,9 @@ from hf_memory.results import Row, recover_rows
 from hf_memory.storage import write_bytes, write_text
 from hf_memory.summary import best_learning_rate, check_comparable, curves, reference_levels, studies, title
 
+SWEEP_ENDING = ".sweep.json"
+"""Ending of the record of a sweep, see :mod:`hf_memory.outcomes`."""
+
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -168,7 +171,8 @@ def study_csv(rows: Sequence[Row], metric: str | None = None) -> str:
 def write_report(results: str | Path, out: str | Path, heading: str = "Memory of sequence mixers") -> Path:
     """Write ``index.html`` with all studies of a results folder, and the PNG and CSV behind each figure.
 
-    Damaged files are named at the top of the page; what can be read of them is used.
+    Damaged files are named at the top of the page; what can be read of them is used. A folder with sweeps in it, or
+    below it, gets the page of its sweeps instead, with their verdicts.
 
     Returns:
         The page.
@@ -176,6 +180,10 @@ def write_report(results: str | Path, out: str | Path, heading: str = "Memory of
     Raises:
         ValueError: If there are no rows, or rows of several data versions in one study.
     """
+    if any(Path(results).rglob(f"*{SWEEP_ENDING}")):
+        from hf_memory.study_page import write_study_page  # with models and data behind it, which rows do not need
+
+        return write_study_page(results, out, heading)
     rows, problems = recover_rows(results)
     if not rows:
         raise ValueError(f"results: {str(results)!r} holds no readable row: {'; '.join(problems)}")

@@ -16,7 +16,8 @@ from hf_memory.judging import judge_study
 from hf_memory.outcomes import Study, find_records, read_study
 from hf_memory.plotting import png
 from hf_memory.storage import write_bytes, write_text
-from hf_memory.study_plots import Drawing, draw_study, to_csv
+from hf_memory.study_axes import to_csv
+from hf_memory.study_plots import Drawing, draw_study
 from hf_memory.study_tables import PageTable, cell_table, place_tables, verdict_table
 
 _PAGE = """<!DOCTYPE html>

@@ -8,7 +8,8 @@ from hf_memory.judging import Judgement
 from hf_memory.metrics import extrapolation_length
 from hf_memory.outcomes import Result, Study
 from hf_memory.studies import binomial_interval, seeds_that_pass
-from hf_memory.study_plots import label_of
+from hf_memory.study_axes import label_of
+from hf_memory.study_plots import home_split
 
 TICK = 0.9
 """Level above which a run passes in the table of ticks, and a length counts as reached."""
@@ -100,7 +101,7 @@ def _place_table(study: Study, name: str, title: str, rate: str) -> PageTable:
                     TableCell(str(len(results))),
                     _number(first.parameters_per_block if first else None),
                     _number(first.parameters_non_embedding if first else None),
-                    _number(max((row.state_bytes for r in results for row in r.rows.values()), default=None)),
+                    _number(next((r.rows[home_split(r)].state_bytes for r in results if r.rows), None)),
                     _number(_mean_seconds(results)),
                     TableCell("" if choice is None else f"{choice.best_per_seed:.3f}"),
                     *(_spread([r.value(s, metric) for r in results if _has(r, s)]) for s in splits),
@@ -113,7 +114,7 @@ def _place_table(study: Study, name: str, title: str, rate: str) -> PageTable:
     )  # fmt: skip
     note = (
         f"{metric.replace('_', ' ')}: mean over seeds, smallest and largest in brackets. State bytes are those at the "
-        "longest split. Chance levels and baselines stand below."
+        "training length. Chance levels and baselines stand below."
     )
     return PageTable(name, title, note, columns, (*lines, *_level_lines(study, splits, len(axes))))
 

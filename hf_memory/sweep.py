@@ -5,6 +5,7 @@ edge, for all arms alike. Then fresh seeds at the rate that was best on ``valida
 again, so that a sweep that was stopped goes on, and two sweeps on one folder share the work.
 """
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -19,7 +20,9 @@ from hf_memory.evaluation import measure_state
 from hf_memory.outcomes import Choice, Study, assemble, choose, write_record
 from hf_memory.plans import Setting, final_cells, make_settings, next_rates, search_cells, search_place
 from hf_memory.recipes import Recipe
+from hf_memory.results import cell_path, recover_rows
 from hf_memory.training import model_for_task
+from hf_memory.watched import RUNS
 from hf_memory.workers import LocalWorkers, Report
 
 logger = logging.getLogger(__name__)
@@ -100,7 +103,10 @@ def run_sweep(
         failure.unlink(missing_ok=True)
     settings = make_settings(recipe)
     with make_workers(backend, workers, gpu_share) as pool, _Sweep(recipe, results, settings, pool, progress) as sweep:
-        return sweep.run()
+        study = sweep.run()
+    with contextlib.suppress(OSError):  # another sweep may still be writing there
+        (results / RUNS).rmdir()
+    return study
 
 
 def make_workers(backend: str, workers: int | None, gpu_share: float = 0.0) -> Workers:
@@ -162,6 +168,8 @@ class _Sweep:
         """Run cells; the record is written first, so that a report of an unfinished sweep knows what is missing."""
         self.cells += cells
         write_record(self.results, self.recipe, self.settings, self.cells)
+        for cell in cells:
+            self._set_damaged_aside(cell)
         todo = [cell for cell in cells if state_of(self.results, cell) == "open"]
         self._open = {cell.digest: self._seconds[_key(cell.place)] for cell in todo}
         self._bar.total = len(self.cells)
@@ -169,6 +177,15 @@ class _Sweep:
         self._show_time()
         # The longest cells first, so that no worker is left with one at the end.
         self.workers.run(sorted(todo, key=lambda cell: -self._open[cell.digest]), self.results, self._report)
+
+    def _set_damaged_aside(self, cell: Cell) -> None:
+        """Rename a results file that cannot be read in full, so that its cell runs again."""
+        path = cell_path(self.results, cell.digest)
+        problems = recover_rows(path)[1] if path.is_file() else []
+        if problems:
+            aside = path.with_name(f"{path.name}.damaged")
+            path.replace(aside)
+            self._bar.write(f"{cell.name} runs again: {'; '.join(problems)}; the file is kept as {aside.name}")
 
     def _report(self, cell: Cell, outcome: Outcome, text: str, seconds: float) -> None:
         """Note that a cell has ended."""

@@ -1,8 +1,8 @@
 """The cells of a sweep as tasks of Ray, on one machine or a cluster. Needs the extra ``ray``.
 
 The results folder must be one that all nodes see, as for several sweeps on one folder: a cell is claimed there, and
-what counts is the file that it leaves. Where a node is lost, Ray starts its cell again on another, which takes the claim
-over once its heartbeat is old.
+what counts is the file that it leaves. Where a node is lost, Ray starts its cell again on another, which takes the
+claim over once its heartbeat is old.
 """
 
 import importlib

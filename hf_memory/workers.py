@@ -55,7 +55,7 @@ class LocalWorkers:
                     worker.start(waiting.pop(0))
             busy = {worker.connection: worker for worker in self._workers if worker.cell}
             for connection in multiprocessing.connection.wait(list(busy)) if busy else []:
-                self._collect(busy[connection], results, elsewhere, report)  # type: ignore[index]
+                self._collect(busy[connection], results, elsewhere, report)
             # Cells that another sweep has claimed are asked for again once nothing else is left to do.
             if elsewhere and not waiting and not any(worker.cell for worker in self._workers):
                 time.sleep(POLL_SECONDS)

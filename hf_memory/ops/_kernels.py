@@ -1,11 +1,17 @@
 """The only door to kernels: which backend runs an operation, and why.
 
-Three backends have names: ``torch`` (always there), ``numba`` (compiled loops on the CPU) and ``triton`` (GPU). A
-kernel module is one line of ``KERNELS``; it is imported on first use and offers
+Three backends have names: ``torch`` (always there), ``numba`` (compiled loops on the CPU) and ``triton`` (GPU: kernels
+of this package, and of flash-linear-attention where that is installed). A kernel module is one line of ``KERNELS``; it
+is imported on first use and offers
 
     refusal(**what) -> str | None    why it cannot run on tensors like these, or None where it can
 
+    PACKAGE                     the distribution behind it, where that is not named as the backend is
+
 beside the loops that the file of the operation calls. An operation without a kernel runs in torch.
+
+``auto`` takes a backend of ``AUTO`` only. The kernels of ``triton`` run where they are asked for by name: what they
+compute is tested by interpretation and with a stand-in for their package, not on a GPU.
 """
 
 import difflib
@@ -26,8 +32,19 @@ logger = logging.getLogger(__name__)
 
 BACKENDS = ("auto", "torch", "numba", "triton")
 
-# (operation, backend) -> the module behind it. No operation has a triton kernel.
-KERNELS = {("diagonal_scan", "numba"): "hf_memory.ops._numba_diagonal_scan"}
+AUTO = ("numba",)
+"""The backends besides torch that need not be asked for by name."""
+
+# (operation, backend) -> the module behind it.
+KERNELS = {
+    ("diagonal_scan", "numba"): "hf_memory.ops._numba_diagonal_scan",
+    ("selective_scan", "numba"): "hf_memory.ops._numba_selective_scan",
+    ("diagonal_scan", "triton"): "hf_memory.ops._triton_diagonal_scan",
+    ("delta_rule", "triton"): "hf_memory.ops._fla_delta_rule",
+    ("linear_attention", "triton"): "hf_memory.ops._fla_linear_attention",
+    ("taylor_attention", "triton"): "hf_memory.ops._fla_taylor_attention",
+    ("wkv", "triton"): "hf_memory.ops._fla_wkv",
+}
 
 _requested: ContextVar[str | None] = ContextVar("hf_memory_backend", default=None)
 
@@ -64,7 +81,7 @@ def resolve_backend(op: str, requested: str = "auto", **what: object) -> str:
     Args:
         op: Name of the operation, for instance ``"diagonal_scan"``.
         requested: The caller's ``backend`` argument; ``"auto"`` leaves the choice to ``use_backend``, then to
-            ``HF_MEMORY_BACKEND``, then to what is fastest and installed.
+            ``HF_MEMORY_BACKEND``, then to the first of ``AUTO`` that is installed and takes such tensors.
         **what: Facts that a kernel may refuse, at least ``device`` (``torch.device``) and ``dtype`` (``torch.dtype``).
 
     Returns:
@@ -80,7 +97,7 @@ def resolve_backend(op: str, requested: str = "auto", **what: object) -> str:
     name = _checked(requested, "backend")
     if name == "auto":
         name = _requested.get() or _checked(os.environ.get("HF_MEMORY_BACKEND") or "auto", "HF_MEMORY_BACKEND")
-    candidates = BACKENDS[2:] if name == "auto" else (name,)
+    candidates = AUTO if name == "auto" else (name,)
     for candidate in candidates:
         reason = "" if candidate == "torch" else _refusal(op, candidate, **what)
         if not reason:
@@ -98,7 +115,8 @@ def load_kernel(op: str, backend: str) -> ModuleType:
         ImportError: The package behind the backend cannot be imported.
     """
     module = importlib.import_module(KERNELS[op, backend])
-    logger.info("%s can run on %s %s", op, backend, importlib.metadata.version(backend))
+    package = getattr(module, "PACKAGE", backend)
+    logger.info("%s can run on %s %s", op, package, importlib.metadata.version(package))
     return module
 
 

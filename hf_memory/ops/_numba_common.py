@@ -2,7 +2,7 @@
 
 A kernel runs in as many threads as torch would use at the time of the call. Each thread takes a range of independent
 items and releases the interpreter lock, and an item is computed the same way whichever thread takes it, so that results
-do not depend on the number of threads. There is no thread pool between calls: a forked process finds nothing to inherit.
+do not depend on the number of threads. There is no thread pool between calls, so that a forked process inherits none.
 """
 
 import math
@@ -103,28 +103,25 @@ def run(kernel: Callable, items: int, work: int, *arguments: Any) -> None:
 
 
 @compiled
-def zeros_like(numbers, rows):
-    """Rows of ``LANES`` zeros in the dtype of an array."""
-    return np.zeros((rows, LANES), numbers.dtype)
-
-
-@compiled
-def load(source, low, target):
-    """Copy the channels from ``low`` on into rows of ``LANES`` numbers, and zeros where there are no more."""
-    lanes = min(LANES, source.shape[1] - low)
+def load(source, low, target, place):
+    """Copy channels of each row, from ``low`` on, to ``LANES`` numbers of ``target``; zeros where there are no more."""
+    lanes, first = min(LANES, source.shape[1] - low), place * LANES
     for row in range(source.shape[0]):
+        piece, own = source[row, low : low + lanes], target[row, first : first + LANES]
         for c in range(lanes):
-            target[row, c] = source[row, low + c]
+            own[c] = piece[c]
         for c in range(lanes, LANES):
-            target[row, c] = 0
+            own[c] = 0
 
 
 @compiled
-def store(source, target, low):
-    """Copy rows of ``LANES`` numbers to the channels from ``low`` on, as many as there are."""
+def store(source, place, target, low):
+    """Copy ``LANES`` numbers of each row to the channels of ``target`` from ``low`` on, as many as there are."""
+    lanes, first = min(LANES, target.shape[1] - low), place * LANES
     for row in range(target.shape[0]):
-        for c in range(min(LANES, target.shape[1] - low)):
-            target[row, low + c] = source[row, c]
+        piece, own = source[row, first : first + lanes], target[row, low : low + lanes]
+        for c in range(lanes):
+            own[c] = piece[c]
 
 
 def exp2(power: Any) -> Any:

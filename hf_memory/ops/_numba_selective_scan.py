@@ -6,15 +6,15 @@ before every ``BLOCK`` steps, and the backward pass rebuilds the states of one b
 
 Shapes: x, dt, y (B, T, D), A (B or 1, N, D), B, C (B, T, N), states (B, N, D), starts (B, blocks, N, D).
 
-The inner loops are short on purpose: one that writes to many arrays is not vectorised, as too many of them would have
-to be checked for overlap.
+What an inner loop touches lies in few arrays, at fixed distances from each other: the compiler checks every two arrays
+of which one is written to for overlap, and gives up on vectors where the checks are many.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hf_memory.ops._numba_common import LANES, LN_2, LOG2_E, array, compiled, exp2, load, per_row, refusal, run, store
-from hf_memory.ops._numba_common import zeros_like as zeros
 
 __all__ = ["gradient", "refusal", "scan"]
 
@@ -70,28 +70,33 @@ def _scan(start, stop, x, dt, B, C, initial_state, A, scale, offset, y, final, s
     _, steps, width = x.shape
     size, chunks = A.shape[1], (width + LANES - 1) // LANES
     scale, offset = x.dtype.type(scale), x.dtype.type(offset)
-    rates, state = zeros(x, size), zeros(x, size)
-    time, drive, total = zeros(x, 3)
+    table, step = np.zeros((size, 2 * LANES), x.dtype), np.zeros((1, 3 * LANES), x.dtype)
     for item in range(start, stop):
         row, low = item // chunks, item % chunks * LANES
-        load(A[row if A.shape[0] > 1 else 0], low, rates)
-        load(initial_state[row], low, state)
+        load(A[row if A.shape[0] > 1 else 0], low, table, 0)
+        load(initial_state[row], low, table, 1)
         for t in range(steps):
             if t % BLOCK == 0:
-                store(state, starts[row, t // BLOCK], low)
-            for c in range(min(LANES, width - low)):
-                time[c] = dt[row, t, low + c]
-                drive[c] = time[c] * x[row, t, low + c]
-            total[:] = 0
-            for n in range(size):
-                b, weight = B[row, t, n], C[row, t, n]
-                rate, h = rates[n], state[n]
-                for c in range(LANES):
-                    h[c] = (scale * exp2(time[c] * rate[c]) + offset) * h[c] + drive[c] * b
-                    total[c] += weight * h[c]
-            for c in range(min(LANES, width - low)):
-                y[row, t, low + c] = total[c]
-        store(state, final[row], low)
+                store(table, 1, starts[row, t // BLOCK], low)
+            load(x[row, t : t + 1], low, step, 0)
+            load(dt[row, t : t + 1], low, step, 1)
+            _step(step[0], table, B[row, t], C[row, t], scale, offset)
+            store(step, 2, y[row, t : t + 1], low)
+        store(table, 1, final[row], low)
+
+
+@compiled
+def _step(step, table, B, C, scale, offset):
+    """Move the states by one step. Rows: ``step`` x, dt, y; ``table`` rates and states."""
+    for c in range(LANES):
+        step[2 * LANES + c] = 0
+    for n in range(table.shape[0]):
+        row, b, weight = table[n], B[n], C[n]
+        for c in range(LANES):
+            time = step[LANES + c]
+            state = (scale * exp2(time * row[c]) + offset) * row[LANES + c] + time * step[c] * b
+            row[LANES + c] = state
+            step[2 * LANES + c] += weight * state
 
 
 @compiled
@@ -117,109 +122,72 @@ def _gradient(
 ):
     _, steps, width = x.shape
     size, chunks = A.shape[1], (width + LANES - 1) // LANES
-    scale, offset, ln_2 = x.dtype.type(scale), x.dtype.type(offset), x.dtype.type(LN_2)
-    rates, into_state, into_rates = zeros(x, size), zeros(x, size), zeros(x, size)
-    into_drive, into_time = zeros(x, 2)
-    time, drive, arriving = zeros(x, BLOCK), zeros(x, BLOCK), zeros(x, BLOCK)
-    # Of step i in its block: the state before it, states[i], and the exponential, decays[i].
-    states = zeros(x, (BLOCK + 1) * (size + 1)).reshape(BLOCK + 1, size + 1, LANES)
-    decays = zeros(x, BLOCK * (size + 1)).reshape(BLOCK, size + 1, LANES)
+    scale, offset = x.dtype.type(scale), x.dtype.type(offset)
+    table, block = np.zeros((size, 3 * LANES), x.dtype), np.zeros((BLOCK, 5 * LANES), x.dtype)
+    history = np.zeros((BLOCK + 1, size, 2 * LANES), x.dtype)
     for item in range(start, stop):
-        row, low = item // chunks, item % chunks * LANES
-        load(A[row if A.shape[0] > 1 else 0], low, rates)
-        load(grad_state[row], low, into_state)
-        into_rates[:] = 0
-        for block in range(starts.shape[1] - 1, -1, -1):
-            first = block * BLOCK
-            count = min(BLOCK, steps - first)
-            load(starts[row, block], low, states[0])
-            load(dt[row, first : first + count], low, time)
-            load(x[row, first : first + count], low, drive)
-            load(grad_y[row, first : first + count], low, arriving)
-            for i in range(count):
-                for c in range(LANES):
-                    drive[i, c] *= time[i, c]
-                _rebuild(time[i], drive[i], rates, B[row, first + i], scale, offset, states[i], decays[i], states[i + 1])
-            for i in range(count - 1, -1, -1):
-                t = first + i
-                into_drive[:] = 0
-                into_time[:] = 0
-                _step_back(
-                    time[i],
-                    drive[i],
-                    arriving[i],
-                    rates,
-                    B[row, t],
-                    C[row, t],
-                    scale,
-                    offset,
-                    states[i],
-                    decays[i],
-                    states[i + 1],
-                    into_state,
-                    into_drive,
-                    into_time,
-                    into_rates,
-                    grad_B[item % chunks, row, t],
-                    grad_C[item % chunks, row, t],
-                )
-                for c in range(min(LANES, width - low)):
-                    grad_x[row, t, low + c] = into_drive[c] * time[i, c]
-                    grad_dt[row, t, low + c] = into_time[c] * ln_2 + into_drive[c] * x[row, t, low + c]
-        store(into_rates, grad_A[row], low)
-        store(into_state, grad_initial[row], low)
+        row, chunk = item // chunks, item % chunks
+        low = chunk * LANES
+        load(A[row if A.shape[0] > 1 else 0], low, table, 0)
+        load(grad_state[row], low, table, 1)
+        table[:, 2 * LANES :] = 0
+        for index in range(starts.shape[1] - 1, -1, -1):
+            span = slice(index * BLOCK, min(index * BLOCK + BLOCK, steps))
+            load(starts[row, index], low, history[0], 0)
+            load(x[row, span], low, block, 0)
+            load(dt[row, span], low, block, 1)
+            load(grad_y[row, span], low, block, 2)
+            for i in range(span.stop - span.start):
+                _rebuild(block[i], table, B[row, span.start + i], scale, offset, history[i], history[i + 1])
+            for i in range(span.stop - span.start - 1, -1, -1):
+                t = span.start + i
+                sums = grad_B[chunk, row, t], grad_C[chunk, row, t]
+                _step_back(block[i], table, B[row, t], C[row, t], scale, offset, history[i], history[i + 1], *sums)
+            store(block, 3, grad_x[row, span], low)
+            store(block, 4, grad_dt[row, span], low)
+        store(table, 2, grad_A[row], low)
+        store(table, 1, grad_initial[row], low)
 
 
 @compiled
-def _rebuild(time, drive, rates, b, scale, offset, before, decay, after):
-    for n in range(rates.shape[0]):
-        rate, h, a, new, weight = rates[n], before[n], decay[n], after[n], b[n]
+def _rebuild(step, table, B, scale, offset, history, after):
+    """Write the exponential of a step and the state after it."""
+    for n in range(table.shape[0]):
+        row, old, new, b = table[n], history[n], after[n], B[n]
         for c in range(LANES):
-            a[c] = exp2(time[c] * rate[c])
-        for c in range(LANES):
-            new[c] = (scale * a[c] + offset) * h[c] + drive[c] * weight
+            time = step[LANES + c]
+            decay = exp2(time * row[c])
+            old[LANES + c] = decay
+            new[c] = (scale * decay + offset) * old[c] + time * step[c] * b
 
 
 @compiled(sums=True)
-def _step_back(
-    time,
-    drive,
-    arriving,
-    rates,
-    B,
-    C,
-    scale,
-    offset,
-    states,
-    decays,
-    new_states,
-    into_state,
-    into_drive,
-    into_time,
-    into_rates,
-    into_B,
-    into_C,
-):
-    """Write gradients of B and C, add to those of the others, and move that of the state to the step before.
+def _step_back(step, table, B, C, scale, offset, history, after, into_B, into_C):
+    """Write a step's gradients, add to those of the rates, and move those of the states to the step before.
 
-    In the end ``new_states`` holds the gradient of the exponent dt A, as the states are not needed again.
+    Rows: ``step`` x, dt, and the gradients of y, x and dt; ``table`` rates, and the gradients of states and rates;
+    ``history`` the states before the step and its exponentials; ``after`` the states after it.
     """
-    for n in range(rates.shape[0]):
-        rate, before, decay, total = rates[n], states[n], decays[n], new_states[n]
-        above, into_rate = into_state[n], into_rates[n]
-        b, weight = B[n], C[n]
+    for c in range(LANES):
+        step[3 * LANES + c] = 0
+        step[4 * LANES + c] = 0
+    for n in range(table.shape[0]):
+        row, old, new, b, weight = table[n], history[n], after[n], B[n], C[n]
         into_b, into_weight = b * 0, b * 0
         for c in range(LANES):
-            into_weight += total[c] * arriving[c]
-        for c in range(LANES):
-            total[c] = above[c] + weight * arriving[c]
-            into_drive[c] += b * total[c]
-        for c in range(LANES):
-            into_b += total[c] * drive[c]
+            time, arriving = step[LANES + c], step[2 * LANES + c]
+            total = row[LANES + c] + weight * arriving
+            factor = scale * old[LANES + c]
+            exponent = factor * old[c] * total
+            into_b += total * time * step[c]
+            into_weight += new[c] * arriving
+            step[3 * LANES + c] += b * total
+            step[4 * LANES + c] += exponent * row[c]
+            row[LANES + c] = (factor + offset) * total
+            row[2 * LANES + c] += exponent * time
         into_B[n], into_C[n] = into_b, into_weight
-        for c in range(LANES):
-            above[c] = (scale * decay[c] + offset) * total[c]
-            total[c] *= scale * decay[c] * before[c]
-        for c in range(LANES):
-            into_time[c] += total[c] * rate[c]
-            into_rate[c] += total[c] * time[c]
+    ln_2 = step.dtype.type(LN_2)
+    for c in range(LANES):
+        into_drive = step[3 * LANES + c]
+        step[3 * LANES + c] = into_drive * step[LANES + c]
+        step[4 * LANES + c] = step[4 * LANES + c] * ln_2 + into_drive * step[c]

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from hf_memory.ops._cells import without_autocast
 from hf_memory.ops._chunks import check_shapes, join_chunks, padding_mask, split_chunks
-from hf_memory.ops._kernels import resolve_backend
+from hf_memory.ops._kernels import load_kernel, resolve_backend
 
 
 def delta_rule(
@@ -46,7 +46,7 @@ def delta_rule(
         beta: Strength of the writes (B, T, H), in [0, 2] for unit keys.
         initial_state: S_0 (B, H, K, V), zeros if None.
         lengths: Steps that count in each row (B,), all if None.
-        backend: ``"auto"`` or ``"torch"``.
+        backend: ``"auto"``, ``"torch"`` or ``"triton"``.
 
     Returns:
         Outputs (B, T, H, V) in the dtype of ``value``, and the state (B, H, K, V) at each row's own length, in at least
@@ -55,7 +55,11 @@ def delta_rule(
     Raises:
         ValueError: Shapes do not fit, or the backend is unknown.
     """
-    resolve_backend("delta_rule", backend, device=value.device, dtype=value.dtype)
+    facts = {"device": value.device, "dtype": value.dtype, "key_dim": key.shape[-1]}
+    if resolve_backend("delta_rule", backend, **facts) == "triton":
+        beta = _checked(query, key, value, beta, initial_state, lengths)
+        with without_autocast(value):
+            return load_kernel("delta_rule", "triton").delta_rule(query, key, value, beta, initial_state)
     few_steps = value.shape[1] < 4  # for which a chunk costs more than it saves
     with without_autocast(value):
         form = delta_rule_recurrent if few_steps else delta_rule_chunked
@@ -133,18 +137,25 @@ def _solve_chunks(key: Tensor, value: Tensor, beta: Tensor) -> tuple[Tensor, Ten
 def _prepared(
     query: Tensor, key: Tensor, value: Tensor, beta: Tensor, initial_state: Tensor | None, lengths: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Check shapes, bring everything to the dtype of the state, and make steps past a row's length write nothing."""
+    """Bring everything to the dtype of the state, and make steps past a row's length write nothing."""
+    beta = _checked(query, key, value, beta, initial_state, lengths)
+    batch, _, heads, key_dim = key.shape
+    dtype = torch.promote_types(value.dtype, torch.float32)
+    if initial_state is None:
+        initial_state = value.new_zeros(batch, heads, key_dim, value.shape[-1], dtype=dtype)
+    return query.to(dtype), key.to(dtype), value.to(dtype), beta.to(dtype), initial_state.to(dtype)
+
+
+def _checked(
+    query: Tensor, key: Tensor, value: Tensor, beta: Tensor, initial_state: Tensor | None, lengths: Tensor | None
+) -> Tensor:
+    """Check shapes, and return beta with 0 past each row's length."""
     batch, time, heads, key_dim = key.shape
-    state_shape = (batch, heads, key_dim, value.shape[-1])
     check_shapes(
         key,
         query=(query, tuple(key.shape)),
         value=(value, (batch, time, heads, value.shape[-1])),
         beta=(beta, (batch, time, heads)),
-        initial_state=(initial_state, state_shape),
+        initial_state=(initial_state, (batch, heads, key_dim, value.shape[-1])),
     )
-    dtype = torch.promote_types(value.dtype, torch.float32)
-    state = value.new_zeros(state_shape, dtype=dtype) if initial_state is None else initial_state.to(dtype)
-    if lengths is not None:
-        beta = beta.masked_fill(padding_mask(lengths, time).unsqueeze(-1), 0)
-    return query.to(dtype), key.to(dtype), value.to(dtype), beta.to(dtype), state
+    return beta if lengths is None else beta.masked_fill(padding_mask(lengths, time).unsqueeze(-1), 0)

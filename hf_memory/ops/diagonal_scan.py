@@ -37,7 +37,7 @@ def diagonal_scan(
         inputs: b (B, T, ...), of the same trailing shape.
         initial_state: h_0 (B, ...), zeros if None.
         lengths: Steps that count in each row (B,), all if None.
-        backend: ``"auto"``, ``"torch"`` or ``"numba"``.
+        backend: ``"auto"``, ``"torch"``, ``"numba"`` or ``"triton"``.
 
     Returns:
         The states (B, T, ...) in the dtype of ``inputs`` (complex where the decay is), and the state (B, ...) at each

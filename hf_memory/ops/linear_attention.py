@@ -23,7 +23,7 @@ from torch import Tensor
 
 from hf_memory.ops._cells import without_autocast
 from hf_memory.ops._chunks import check_shapes, join_chunks, padding_mask, split_chunks
-from hf_memory.ops._kernels import resolve_backend
+from hf_memory.ops._kernels import load_kernel, resolve_backend
 from hf_memory.ops._linear_attention import combine_chunks, prepare_values, read_out
 
 
@@ -49,7 +49,7 @@ def linear_attention(
         eps: Added to that sum.
         initial_state: S_0 (B, H, K, V), or (B, H, K, V + 1) with the normaliser; zeros if None.
         lengths: Steps that count in each row (B,), all if None.
-        backend: ``"auto"`` or ``"torch"``.
+        backend: ``"auto"``, ``"torch"`` or ``"triton"``.
 
     Returns:
         Outputs (B, T, H, V) in the dtype of ``value``, and the state at each row's own length, in at least float32.
@@ -57,9 +57,11 @@ def linear_attention(
     Raises:
         ValueError: Shapes do not fit, or the backend is unknown.
     """
-    resolve_backend("linear_attention", backend, device=value.device, dtype=value.dtype)
+    facts = {"device": value.device, "dtype": value.dtype, "key_dim": key.shape[-1]}
+    chosen = resolve_backend("linear_attention", backend, **facts)
+    form = _linear_attention_kernel if chosen == "triton" else linear_attention_chunked
     with without_autocast(value):
-        return linear_attention_chunked(query, key, value, log_decay, normalize, eps, initial_state, lengths)
+        return form(query, key, value, log_decay, normalize, eps, initial_state, lengths)
 
 
 def linear_attention_recurrent(
@@ -108,6 +110,24 @@ def linear_attention_chunked(
         log_decay = split_chunks(log_decay.unsqueeze(-1), chunk).squeeze(-1)
     sums, state = combine_chunks(query, key, columns, query @ key.mT, log_decay, state)
     return read_out(join_chunks(sums, batch, time), normalize, eps, value.dtype), state
+
+
+def _linear_attention_kernel(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    log_decay: Tensor | None,
+    normalize: bool,
+    eps: float,
+    initial_state: Tensor | None,
+    lengths: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Run the kernel of ``triton``; arguments and results as in ``linear_attention``."""
+    columns, state = prepare_values(key, value, normalize, initial_state, lengths)
+    _, _, log_decay = _prepare_rest(query, key, log_decay, lengths, columns.dtype)
+    kernel = load_kernel("linear_attention", "triton")
+    sums, state = kernel.linear_attention(query, key, columns, log_decay, state, value.dtype)
+    return read_out(sums, normalize, eps, value.dtype), state
 
 
 def _prepare_rest(

@@ -9,7 +9,8 @@ sign, which is what parity needs. The input term stays as it is.
 A step with dt = 0 is the identity in both cases, which is how padding leaves the state alone.
 
 The fast form never holds (B, T, D, N) for the whole sequence: it walks through blocks of time, keeps the state at their
-boundaries only, and its backward pass rebuilds the states of one block at a time.
+boundaries only, and its backward pass rebuilds the states of one block at a time. On a CPU with numba the walk is a
+compiled loop.
 """
 
 from typing import Any
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from hf_memory.ops._kernels import resolve_backend
+from hf_memory.ops._kernels import load_kernel, resolve_backend
 from hf_memory.ops._replicas import fold_into_batch
 from hf_memory.ops._shapes import check_shapes
 
@@ -63,12 +64,12 @@ def selective_scan(
     inputs = [tensor.to(dtype) for tensor in (x, dt, A, B, C)]
     if lengths is not None:
         inputs[1] = inputs[1].masked_fill(_padding(lengths, x.shape[1]).unsqueeze(-1), 0)
-    resolve_backend("selective_scan", backend, device=x.device, dtype=dtype)
+    backend = resolve_backend("selective_scan", backend, device=x.device, dtype=dtype)
     # Inside, D is the last axis, as rows of N = 16 numbers are too short for vectorised kernels, and A is one per row,
     # so that replicas fold into the batch.
     inputs[2] = inputs[2].t().expand(len(x), -1, -1)
     state = _initial(initial_state, x, A, dtype).transpose(1, 2)
-    y, state, _ = _SelectiveScan.apply(*inputs, state, negative_eigenvalues)
+    y, state, _ = _SelectiveScan.apply(*inputs, state, negative_eigenvalues, backend)
     return y.to(x.dtype), state.transpose(1, 2)
 
 
@@ -106,8 +107,10 @@ class _SelectiveScan(Function):
 
     @staticmethod
     def forward(
-        x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, initial_state: Tensor, negative: bool
+        x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, initial_state: Tensor, negative: bool, backend: str
     ) -> tuple[Tensor, Tensor, Tensor]:
+        if backend != "torch":
+            return load_kernel("selective_scan", backend).scan(x, dt, A, B, C, initial_state, negative)
         x, dt, B, C = (tensor.transpose(0, 1).contiguous() for tensor in (x, dt, B, C))
         y, states, blocks = torch.empty_like(x), initial_state.unsqueeze(0), _blocks(x, A)
         starts = torch.empty(len(blocks), *A.shape, dtype=x.dtype, device=x.device)
@@ -120,13 +123,14 @@ class _SelectiveScan(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-        x, dt, A, B, C, _, ctx.negative = inputs
+        x, dt, A, B, C, _, ctx.negative, ctx.backend = inputs
         ctx.mark_non_differentiable(output[2])
         ctx.save_for_backward(x, dt, A, B, C, output[2])
 
     @staticmethod
     def backward(ctx: Any, grad_y: Tensor, grad_state: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        return (*_SelectiveScanGradient.apply(*ctx.saved_tensors, grad_y, grad_state, ctx.negative), None)
+        grads = _SelectiveScanGradient.apply(*ctx.saved_tensors, grad_y, grad_state, ctx.negative, ctx.backend)
+        return *grads, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
@@ -147,7 +151,11 @@ class _SelectiveScanGradient(Function):
         grad_y: Tensor,
         grad_state: Tensor,
         negative: bool,
+        backend: str,
     ) -> tuple[Tensor, ...]:
+        if backend != "torch":
+            kernel = load_kernel("selective_scan", backend)
+            return kernel.gradient(x, dt, A, B, C, starts, grad_y, grad_state, negative)
         x, dt, B, C, grad_y = (tensor.transpose(0, 1).contiguous() for tensor in (x, dt, B, C, grad_y))
         grads = [torch.empty_like(tensor) for tensor in (x, dt, B, C)]
         grad_A, carry = torch.zeros_like(A, memory_format=torch.contiguous_format), grad_state

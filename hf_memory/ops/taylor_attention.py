@@ -20,7 +20,7 @@ from torch import Tensor
 
 from hf_memory.ops._cells import without_autocast
 from hf_memory.ops._chunks import check_shapes, join_chunks, split_chunks
-from hf_memory.ops._kernels import resolve_backend
+from hf_memory.ops._kernels import load_kernel, resolve_backend
 from hf_memory.ops._linear_attention import combine_chunks, prepare_values, read_out
 from hf_memory.ops.linear_attention import linear_attention_recurrent
 
@@ -47,7 +47,7 @@ def taylor_attention(
         eps: Added to that sum.
         initial_state: S_0 (B, H, K, V), or (B, H, K, V + 1) with the normaliser, K features; zeros if None.
         lengths: Steps that count in each row (B,), all if None.
-        backend: ``"auto"`` or ``"torch"``.
+        backend: ``"auto"``, ``"torch"`` or ``"triton"``.
 
     Returns:
         Outputs (B, T, H, V) in the dtype of ``value``, and the state at each row's own length, in at least float32.
@@ -55,8 +55,12 @@ def taylor_attention(
     Raises:
         ValueError: Shapes do not fit, or the backend is unknown.
     """
-    resolve_backend("taylor_attention", backend, device=value.device, dtype=value.dtype)
+    facts = {"device": value.device, "dtype": value.dtype, "key_dim": key.shape[-1]}
+    facts["has_initial_state"] = initial_state is not None
+    chosen = resolve_backend("taylor_attention", backend, **facts)
     with without_autocast(value):
+        if chosen == "triton":
+            return _taylor_attention_kernel(query, key, value, symmetric, normalize, lengths)
         return taylor_attention_chunked(query, key, value, symmetric, normalize, eps, initial_state, lengths)
 
 
@@ -105,6 +109,17 @@ def taylor_attention_chunked(
     columns = split_chunks(columns, chunk)
     sums, state = combine_chunks(query_features, key_features, columns, weights, None, state)
     return read_out(join_chunks(sums, batch, time), normalize, eps, value.dtype), state
+
+
+def _taylor_attention_kernel(
+    query: Tensor, key: Tensor, value: Tensor, symmetric: bool, normalize: bool, lengths: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Run the kernel of ``triton``, which returns no state: that is one product over all of time."""
+    check_shapes(key, query=(query, tuple(key.shape)))
+    features = taylor_features(key.to(torch.promote_types(value.dtype, torch.float32)), symmetric)
+    columns, _ = prepare_values(features, value, normalize, None, lengths)
+    output = load_kernel("taylor_attention", "triton").taylor_attention(query, key, value, normalize)
+    return output, torch.einsum("bthk,bthv->bhkv", features, columns)
 
 
 def taylor_features(inputs: Tensor, symmetric: bool = True) -> Tensor:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from hf_memory.ops._kernels import resolve_backend
+from hf_memory.ops._kernels import load_kernel, resolve_backend
 from hf_memory.ops._replicas import fold_into_batch
 from hf_memory.ops._shapes import check_shapes
 
@@ -56,7 +56,11 @@ def wkv(
         ValueError: Shapes disagree, or the backend is unknown.
     """
     inputs = _prepared(key, value, log_decay, bonus, initial_state)
-    resolve_backend("wkv", backend, device=key.device, dtype=inputs[0].dtype)
+    facts = {"device": key.device, "dtype": inputs[0].dtype, "has_lengths": lengths is not None}
+    if resolve_backend("wkv", backend, **facts) == "triton":
+        key, values, _, _, state = inputs
+        y, state = load_kernel("wkv", "triton").wkv(key, values, log_decay, bonus, state)
+        return y.to(value.dtype), state
     if lengths is None:
         lengths = torch.full(key.shape[:1], key.shape[1], device=key.device)
     y, state = _WKV.apply(*inputs, lengths)

@@ -106,7 +106,9 @@ def push_other_weights_to_a_branch() -> dict[str, Any]:
         return model.state_dict()["model.embed_tokens.weight"].tolist()
 
     loaded = [weights(), weights(revision="v2"), weights(revision=first)]
-    return {"branch": commit.oid, "weights": loaded, "other": other.model.embed_tokens.weight.tolist()}
+    proposal = other.push_to_hub("me/lru", create_pr=True, token="hf_writer")
+    proposed = {"proposal": proposal.pr_url, "unmoved": head("me/lru") == first}
+    return {"branch": commit.oid, "weights": loaded, "other": other.model.embed_tokens.weight.tolist(), **proposed}
 
 
 def push_while_training() -> dict[str, Any]:

@@ -94,6 +94,8 @@ def hub_messages() -> dict[str, str]:
     for status in (403, 409, 412, 500):
         control([{"method": "POST", "path": "/commit/", "status": status}])
         found[str(status)] = message(lambda: push("good", "me/there", tags=["changed"]))
+    control([{"method": "HEAD", "path": "README.md", "status": 500, "times": 9}])
+    found["card_unread"] = message(lambda: push("good", "me/there", tags=["changed"]))
     control([])
     return found
 

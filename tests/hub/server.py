@@ -147,7 +147,8 @@ class Handler(BaseHTTPRequestHandler):
         return body
 
     def answer(self, content: object = None, status: int = 200, headers: dict[str, str] | None = None) -> None:
-        self.hub.log.append(f"{self.command} {unquote(urlsplit(self.path).path)} {status}")
+        if self.path != "/control":
+            self.hub.log.append(f"{self.command} {unquote(urlsplit(self.path).path)} {status}")
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
         self.send_response(status)
         fields = {"Content-Length": str(len(data)), "Content-Type": "application/json", **(headers or {})}
@@ -358,8 +359,11 @@ def commit(h: Handler, kind: str, name: str, revision: str) -> None:
             del files[value["path"]]
         elif step["key"] == "deletedFolder":
             files = {path: data for path, data in files.items() if not path.startswith(value["path"].rstrip("/") + "/")}
-    oid = repo.commit(revision, files, title)
-    h.answer({"success": True, "commitOid": oid, "commitUrl": f"http://{h.headers['Host']}/{name}/commit/{oid}"})
+    proposed = f"refs/pr/{sum(ref.startswith('refs/pr/') for ref in repo.branches) + 1}"
+    oid = repo.commit(proposed if "create_pr" in h.query else revision, files, title)
+    root = f"http://{h.headers['Host']}/{name}"
+    pull_request = {"pullRequestUrl": f"{root}/discussions/{proposed[8:]}"} if "create_pr" in h.query else {}
+    h.answer({"success": True, "commitOid": oid, "commitUrl": f"{root}/commit/{oid}", **pull_request})
 
 
 def commits(h: Handler, kind: str, name: str, revision: str) -> None:

@@ -61,7 +61,7 @@ def test_the_card_shows_the_rows_and_parses(hub: tuple[str, Hub], published: dic
     assert index["test_48", "token_accuracy"].metric_value == rows["test_48"]
     assert index["test_48", "token_accuracy"].dataset_config == "iid_32"
     assert f"| lru | {rows['test_32']:.3f} | {rows['test_48']:.3f} |" in text
-    assert "hf-memory train --mixer lru --task bit_parity --preset iid_32" in text
+    assert "hf-memory train --mixer lru --task bit_parity --config iid_32" in text
     assert "null" not in text.split("---")[1]
 
 
@@ -92,6 +92,12 @@ def test_a_branch_has_its_own_weights_and_no_results_of_others(hub: tuple[str, H
     assert [result.metric_type for result in card.data.eval_results] == ["f1"]
     assert "second" in card.data.tags
     assert [path for path in there if path.startswith("figures/")] == []
+
+
+def test_a_proposal_leaves_the_main_branch(hub: tuple[str, Hub], published: dict) -> None:
+    assert published["proposal"].endswith("me/lru/discussions/1")
+    assert published["unmoved"]
+    assert "refs/pr/1" in hub[1].repos["model", "me/lru"].branches
 
 
 def test_a_trainer_pushes_while_it_trains_and_at_the_end(hub: tuple[str, Hub], published: dict) -> None:
