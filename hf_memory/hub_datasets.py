@@ -40,8 +40,8 @@ def push_dataset(
 ) -> CommitInfo:
     """Push configurations of a task as Parquet files, with a card and the ``eval.yaml`` of a benchmark.
 
-    A push to the main branch is tagged with the version of the task. Where the rows are there already, nothing is
-    uploaded and nothing is committed.
+    The branch then holds these configurations alone. A push to the main branch is tagged with the version of the task,
+    unless an earlier one has the tag. Where the rows are there already, nothing is uploaded and nothing is committed.
 
     Args:
         task: Key of the task.

@@ -85,8 +85,8 @@ def find_size(
     if by == "hidden":
         size = measure(target)
         if size is None:
-            _measure(mixer, task, length, {**fields, field: target}, {}, by, target, strict=True)
-            raise ValueError(f"sizing: {mixer} cannot have {field} {target}")
+            why = _refusal(mixer, task, {**fields, field: target})
+            raise ValueError(f"sizing: {mixer} cannot have {field} {target}: {why}")
         return size
     sizes = _around(functools.cache(measure), target)
     if not sizes:
@@ -129,14 +129,11 @@ def _measure(
     own: dict[str, int],
     by: str,
     target: int,
-    strict: bool = False,
 ) -> Size | None:
     """Sizes of one config; None where the mixer does not allow it."""
     try:
         model = build_on_meta(mixer, task, fields)
     except (ValueError, StrictDataclassError):
-        if strict:
-            raise
         return None
     counts = parameter_counts(model)
     state = model.base_model.state_size(task.row_length(length))
@@ -148,6 +145,15 @@ def _measure(
         "state": state,
     }[by]
     return Size(own, by, target, reached, blocks, per_block, state)
+
+
+def _refusal(mixer: str, task: Task, fields: Mapping[str, Any]) -> str:
+    """What a mixer has against its fields."""
+    try:
+        build_on_meta(mixer, task, fields)
+    except (ValueError, StrictDataclassError) as error:
+        return str(error).strip().splitlines()[-1].strip().removeprefix("ValueError: ")
+    return "another field does not allow it"
 
 
 def build_on_meta(mixer: str, task: Task, fields: Mapping[str, Any]) -> MemoryPreTrainedModel:

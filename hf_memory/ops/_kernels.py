@@ -39,6 +39,7 @@ AUTO = ("numba",)
 KERNELS = {
     ("diagonal_scan", "numba"): "hf_memory.ops._numba_diagonal_scan",
     ("selective_scan", "numba"): "hf_memory.ops._numba_selective_scan",
+    ("wkv", "numba"): "hf_memory.ops._numba_wkv",
     ("diagonal_scan", "triton"): "hf_memory.ops._triton_diagonal_scan",
     ("delta_rule", "triton"): "hf_memory.ops._fla_delta_rule",
     ("linear_attention", "triton"): "hf_memory.ops._fla_linear_attention",

@@ -55,36 +55,155 @@ def gradient(
 def _average(start, stop, key, value, w, u, initial_state, lengths, y, final, starts):
     _, steps, width = key.shape
     chunks = (width + LANES - 1) // LANES
-    # Rows: `state` a, b and m; `step` key, value, y, w, u.
-    state, step = np.zeros((3, LANES), key.dtype), np.zeros((1, 5 * LANES), key.dtype)
+    fixed, block = np.zeros((1, 2 * LANES), key.dtype), np.zeros((BLOCK, 3 * LANES), key.dtype)
+    history = np.zeros((BLOCK + 1, 3, LANES), key.dtype)
     for item in range(start, stop):
         row, low = item // chunks, item % chunks * LANES
-        own = row if w.shape[0] > 1 else 0
-        load(w[own : own + 1], low, step, 3)
-        own = row if u.shape[0] > 1 else 0
-        load(u[own : own + 1], low, step, 4)
-        load(initial_state[row], low, state, 0)
-        for t in range(steps):
-            if t == lengths[row]:
-                store(state, 0, final[row], low)
-            if t % BLOCK == 0:
-                store(state, 0, starts[row, t // BLOCK], low)
-            load(key[row, t : t + 1], low, step, 0)
-            load(value[row, t : t + 1], low, step, 1)
-            _output(step[0], state.ravel())
-            _advance(step[0], 3, state.ravel(), state.ravel())
-            store(step, 2, y[row, t : t + 1], low)
-        if lengths[row] >= steps:
-            store(state, 0, final[row], low)
+        _load_fixed(w, u, row, low, fixed)
+        load(initial_state[row], low, history[0], 0)
+        for index in range(starts.shape[1]):
+            span = slice(index * BLOCK, min(index * BLOCK + BLOCK, steps))
+            store(history[0], 0, starts[row, index], low)
+            load(key[row, span], low, block, 0)
+            load(value[row, span], low, block, 1)
+            for i in range(span.stop - span.start):
+                if span.start + i == lengths[row]:
+                    store(history[i], 0, final[row], low)
+                _output(block[i], fixed[0], history[i].ravel())
+                _advance(block[i], fixed[0], history[i].ravel(), history[i + 1].ravel())
+            store(block, 2, y[row, span], low)
+            history[0] = history[span.stop - span.start]
+        if lengths[row] == steps:
+            store(history[0], 0, final[row], low)
 
 
 @compiled
-def _output(step, state):
+def _gradient(
+    start,
+    stop,
+    key,
+    value,
+    w,
+    u,
+    lengths,
+    starts,
+    grad_y,
+    grad_state,
+    grad_key,
+    grad_value,
+    grad_w,
+    grad_u,
+    grad_initial,
+):
+    _, steps, width = key.shape
+    chunks = (width + LANES - 1) // LANES
+    fixed, block = np.zeros((1, 4 * LANES), key.dtype), np.zeros((BLOCK, 5 * LANES), key.dtype)
+    history, carry = np.zeros((BLOCK + 1, 3, LANES), key.dtype), np.zeros((3, LANES), key.dtype)
+    arriving = np.zeros((3, LANES), key.dtype)
+    for item in range(start, stop):
+        row, low = item // chunks, item % chunks * LANES
+        _load_fixed(w, u, row, low, fixed)
+        fixed[0, 2 * LANES :] = 0
+        carry[:] = 0
+        load(grad_state[row], low, arriving, 0)
+        if lengths[row] == steps:
+            carry[:] = arriving
+        for index in range(starts.shape[1] - 1, -1, -1):
+            span = slice(index * BLOCK, min(index * BLOCK + BLOCK, steps))
+            load(starts[row, index], low, history[0], 0)
+            load(key[row, span], low, block, 0)
+            load(value[row, span], low, block, 1)
+            load(grad_y[row, span], low, block, 2)
+            for i in range(span.stop - span.start):
+                _advance(block[i], fixed[0], history[i].ravel(), history[i + 1].ravel())
+            for i in range(span.stop - span.start - 1, -1, -1):
+                _advance_back(block[i], fixed[0], history[i].ravel(), carry.ravel())
+                _output_back(block[i], fixed[0], history[i].ravel(), carry.ravel())
+                if span.start + i == lengths[row]:
+                    carry += arriving
+            store(block, 3, grad_key[row, span], low)
+            store(block, 4, grad_value[row, span], low)
+        store(fixed, 2, grad_w[row : row + 1], low)
+        store(fixed, 3, grad_u[row : row + 1], low)
+        store(carry, 0, grad_initial[row], low)
+
+
+@compiled
+def _load_fixed(w, u, row, low, fixed):
+    own = row if w.shape[0] > 1 else 0
+    load(w[own : own + 1], low, fixed, 0)
+    own = row if u.shape[0] > 1 else 0
+    load(u[own : own + 1], low, fixed, 1)
+
+
+# Rows of what follows: `step` key, value, then y or the gradients of y, key and value; `fixed` w, u and the gradients of
+# both; `state` a, b and m before the step; `carry` the gradients of a, b and m.
+
+
+@compiled
+def _output(step, fixed, state):
     """Write the average of a step."""
-    log2_e = step.dtype.type(LOG2_E)
+    one, log2_e = step.dtype.type(1), step.dtype.type(LOG2_E)
     for c in range(LANES):
-        gap = state[2 * LANES + c] - (step[4 * LANES + c] + step[c])
+        gap = state[2 * LANES + c] - (step[c] + fixed[LANES + c])
         small = exp2(-abs(gap) * log2_e)
-        old, new = (step.dtype.type(1), small) if gap >= 0 else (small, step.dtype.type(1))
+        old, new = one if gap >= 0 else small, small if gap >= 0 else one
         numerator = old * state[c] + new * step[LANES + c]
         step[2 * LANES + c] = numerator / (old * state[LANES + c] + new)
+
+
+@compiled
+def _advance(step, fixed, state, after):
+    """Write the state after a step."""
+    one, log2_e = step.dtype.type(1), step.dtype.type(LOG2_E)
+    for c in range(LANES):
+        decayed = state[2 * LANES + c] + fixed[c]
+        gap = decayed - step[c]
+        small = exp2(-abs(gap) * log2_e)
+        old, new = one if gap >= 0 else small, small if gap >= 0 else one
+        after[c] = old * state[c] + new * step[LANES + c]
+        after[LANES + c] = old * state[LANES + c] + new
+        after[2 * LANES + c] = decayed if gap >= 0 else step[c]
+
+
+@compiled
+def _advance_back(step, fixed, state, carry):
+    """Write the gradients of key and value and move the carried ones through the new state to the state before."""
+    one, zero, log2_e = step.dtype.type(1), step.dtype.type(0), step.dtype.type(LOG2_E)
+    for c in range(LANES):
+        gap = state[2 * LANES + c] + fixed[c] - step[c]
+        small = exp2(-abs(gap) * log2_e)
+        old, new = one if gap >= 0 else small, small if gap >= 0 else one
+        into_a, into_b = carry[c], carry[LANES + c]
+        through_old = old * (state[c] * into_a + state[LANES + c] * into_b)
+        through_new = new * (step[LANES + c] * into_a + into_b)
+        # The exponent of the new state divides both weights, and is one of the two that the step compares.
+        top = carry[2 * LANES + c] - (through_old + through_new)
+        kept = top if gap >= 0 else zero
+        step[3 * LANES + c] = through_new + (zero if gap >= 0 else top)
+        step[4 * LANES + c] = new * into_a
+        fixed[2 * LANES + c] += through_old + kept
+        carry[c] = old * into_a
+        carry[LANES + c] = old * into_b
+        carry[2 * LANES + c] = through_old + kept
+
+
+@compiled
+def _output_back(step, fixed, state, carry):
+    """Add the gradients that a step's average sends to its key and value, to u, and to the state before."""
+    one, log2_e = step.dtype.type(1), step.dtype.type(LOG2_E)
+    for c in range(LANES):
+        gap = state[2 * LANES + c] - (step[c] + fixed[LANES + c])
+        small = exp2(-abs(gap) * log2_e)
+        old, new = one if gap >= 0 else small, small if gap >= 0 else one
+        denominator = old * state[LANES + c] + new
+        into_numerator = step[2 * LANES + c] / denominator
+        into_denominator = -into_numerator * ((old * state[c] + new * step[LANES + c]) / denominator)
+        into_current = new * (step[LANES + c] * into_numerator + into_denominator)
+        step[3 * LANES + c] += into_current
+        step[4 * LANES + c] += new * into_numerator
+        fixed[3 * LANES + c] += into_current
+        into_a, into_b = old * into_numerator, old * into_denominator
+        carry[c] += into_a
+        carry[LANES + c] += into_b
+        carry[2 * LANES + c] += into_a * state[c] + into_b * state[LANES + c]

@@ -11,7 +11,7 @@ Both sums are carried divided by e^m, where m is the largest exponent so far, so
 The state (B, 3, D) is a, b and m. Before the first token a = b = 0 and m = -1e38, finite so that m - m is 0.
 
 The fast form runs the three recurrences as loops in place; everything else in the two passes is one operation over all
-of time. A form of cumulative sums would not be safe: w reaches -20 per step at the initial values of the paper.
+of time; on a CPU with numba all of it is a compiled loop. A form of cumulative sums would not be safe: w reaches -20 per step at the initial values of the paper.
 """
 
 from typing import Any
@@ -57,13 +57,14 @@ def wkv(
     """
     inputs = _prepared(key, value, log_decay, bonus, initial_state)
     facts = {"device": key.device, "dtype": inputs[0].dtype, "has_lengths": lengths is not None}
-    if resolve_backend("wkv", backend, **facts) == "triton":
+    backend = resolve_backend("wkv", backend, **facts)
+    if backend == "triton":
         key, values, _, _, state = inputs
         y, state = load_kernel("wkv", "triton").wkv(key, values, log_decay, bonus, state)
         return y.to(value.dtype), state
     if lengths is None:
         lengths = torch.full(key.shape[:1], key.shape[1], device=key.device)
-    y, state = _WKV.apply(*inputs, lengths)
+    y, state, _ = _WKV.apply(*inputs, lengths, backend)
     return y.to(value.dtype), state
 
 
@@ -91,29 +92,36 @@ def wkv_recurrent(
 
 
 class _WKV(Function):
-    """All of time as one node. Shapes: key and value (B, T, D), w and u (B, D), state (B, 3, D), all in one dtype."""
+    """All of time as one node. Shapes: key and value (B, T, D), w and u (B, D), state (B, 3, D), all in one dtype.
+
+    The third output is what a kernel keeps for its backward pass; there is nothing in it without one.
+    """
 
     @staticmethod
     def forward(
-        key: Tensor, value: Tensor, w: Tensor, u: Tensor, initial_state: Tensor, lengths: Tensor
-    ) -> tuple[Tensor, Tensor]:
+        key: Tensor, value: Tensor, w: Tensor, u: Tensor, initial_state: Tensor, lengths: Tensor, backend: str
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        if backend != "torch":
+            return load_kernel("wkv", backend).average(key, value, w, u, initial_state, lengths)
         key, value = (tensor.transpose(0, 1).contiguous() for tensor in (key, value))
         sums, exponents = _states(key, value, w, initial_state)
         numerator, denominator, _, _ = _fractions(key, value, u, sums, exponents)
         rows = torch.arange(key.shape[1], device=key.device)
         final = torch.cat([sums[lengths, rows], exponents[lengths, rows].unsqueeze(1)], dim=1)
-        return (numerator / denominator).transpose(0, 1), final
+        return (numerator / denominator).transpose(0, 1), final, final.new_empty(len(final), 0)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
-        ctx.save_for_backward(*inputs)
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        *tensors, ctx.backend = inputs
+        ctx.mark_non_differentiable(output[2])
+        ctx.save_for_backward(*tensors, output[2])
 
     @staticmethod
-    def backward(ctx: Any, grad_y: Tensor, grad_state: Tensor) -> tuple[Tensor | None, ...]:
-        return (*_WKVGradient.apply(*ctx.saved_tensors, grad_y, grad_state), None)
+    def backward(ctx: Any, grad_y: Tensor, grad_state: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        return (*_WKVGradient.apply(*ctx.saved_tensors, grad_y, grad_state, ctx.backend), None, None)
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple, *inputs: Tensor) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         return fold_into_batch(_WKV, info.batch_size, in_dims, inputs)
 
 
@@ -128,9 +136,13 @@ class _WKVGradient(Function):
         u: Tensor,
         initial_state: Tensor,
         lengths: Tensor,
+        starts: Tensor,
         grad_y: Tensor,
         grad_state: Tensor,
+        backend: str,
     ) -> tuple[Tensor, ...]:
+        if backend != "torch":
+            return load_kernel("wkv", backend).gradient(key, value, w, u, lengths, starts, grad_y, grad_state)
         key, value, grad_y = (tensor.transpose(0, 1).contiguous() for tensor in (key, value, grad_y))
         sums, exponents = _states(key, value, w, initial_state)
         into_sums, into_exponents, grad_key, grad_value = _output_gradient(key, value, u, sums, exponents, grad_y)
@@ -165,7 +177,7 @@ class _WKVGradient(Function):
         raise RuntimeError("wkv has no second derivative; wkv_recurrent has one")
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple, *inputs: Tensor) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         return fold_into_batch(_WKVGradient, info.batch_size, in_dims, inputs)
 
 

@@ -121,8 +121,9 @@ def test_the_package_and_its_version_are_reported_once(caplog):
 
 
 def test_importing_an_operation_imports_no_kernel_package_and_importing_a_kernel_does():
-    seen = "print(sorted({'numba', 'triton', 'fla'} & set(sys.modules)))"
-    code = f"import sys, hf_memory.ops.diagonal_scan; {seen}; import hf_memory.ops._numba_diagonal_scan; {seen}"
+    seen = "print(sorted({'numba', 'triton', 'fla'} & (set(sys.modules) - before)))"
+    others = "import sys, transformers.modeling_utils; before = set(sys.modules)"  # torch imports triton where it is
+    code = f"{others}; import hf_memory.ops.diagonal_scan; {seen}; import hf_memory.ops._numba_diagonal_scan; {seen}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["[]", "['numba']"]
 
@@ -135,8 +136,8 @@ def test_a_compiled_graph_holds_the_whole_scan_in_torch():
     torch.testing.assert_close(compiled(decay, inputs), diagonal_scan(decay, inputs)[0])
 
 
-def test_every_kernel_of_the_table_offers_its_refusal():
-    for op, backend in _kernels.KERNELS:
-        kernel = _kernels.load_kernel(op, backend)
+def test_every_kernel_for_the_cpu_offers_its_refusal():
+    for op in [op for op, backend in _kernels.KERNELS if backend == "numba"]:
+        kernel = _kernels.load_kernel(op, "numba")
         assert kernel.refusal(**CPU) is None
         assert kernel.refusal(device=torch.device("meta"), dtype=torch.float32)

@@ -9,10 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-
 INTERPRETED = Path(__file__).with_name("interpreted_scan.py")
 
 COMPILE = """
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -29,6 +29,8 @@ for kernel in (scan._scan, scan._complex_scan):
                 target = GPUTarget("cuda", capability, 32)
                 assembly = triton.compile(source, target=target, options={"num_warps": 2}).asm["ptx"]
                 print(kernel.__name__, number, reverse, "st.global" in assembly, f".target sm_{capability}" in assembly)
+for device, dtype in (("cpu", torch.float32), ("cuda", torch.float16), ("cuda", torch.complex64)):
+    print(scan.refusal(device=torch.device(device), dtype=dtype))
 """
 
 
@@ -49,20 +51,11 @@ def test_the_interpreted_kernels_are_the_definition():
     assert "skipped" not in output
 
 
-def test_the_kernels_compile_for_a_gpu(tmp_path):
+def test_the_kernels_compile_for_a_gpu_and_refuse_tensors_elsewhere(tmp_path):
     output = run(["-c", COMPILE], {"TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"})
-    lines = [line.split() for line in output.splitlines()]
-    assert len(lines) == 16
-    assert all(line[3:] == ["True", "True"] for line in lines), output
-
-
-def test_without_interpretation_the_kernels_refuse_tensors_on_the_cpu():
-    code = "import torch\nfrom hf_memory.ops._triton_diagonal_scan import refusal\n"
-    code += "print(refusal(device=torch.device('cpu'), dtype=torch.float32))\n"
-    code += "print(refusal(device=torch.device('cuda'), dtype=torch.float16))\n"
-    code += "print(refusal(device=torch.device('cuda'), dtype=torch.complex64))\n"
-    assert run(["-c", code], {"TRITON_INTERPRET": "0"}).splitlines() == [
-        "its kernels need tensors on cuda, not on cpu",
-        "its kernels do not take torch.float16",
-        "None",
-    ]
+    *compiled, on_cpu, half, complex_numbers = output.splitlines()
+    assert len(compiled) == 16
+    assert all(line.split()[3:] == ["True", "True"] for line in compiled), output
+    assert on_cpu == "its kernels need tensors on cuda, not on cpu"
+    assert half == "its kernels do not take torch.float16"
+    assert complex_numbers == "None"

@@ -1,0 +1,43 @@
+"""The README does what it says."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hf_memory.auto import model_keys
+from hf_memory.tasks import TASKS
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "README.md").read_text()
+
+
+def blocks(language):
+    """Code blocks of a language, in order."""
+    return re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
+
+
+def test_python_snippets_run_as_printed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    snippets = blocks("python")
+    assert len(snippets) >= 2
+    for snippet in snippets:
+        exec(compile(snippet, "README.md", "exec"), {})
+
+
+@pytest.mark.slow
+def test_the_commands_run_as_printed(tmp_path):
+    lines = [line for block in blocks("bash") for line in block.splitlines() if line.startswith("hf-memory ")]
+    assert any(line.startswith("hf-memory train") for line in lines)
+    for line in lines:
+        command = [sys.executable, "-m", "hf_memory.cli", *shlex.split(line, comments=True)[1:]]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
+        assert done.returncode == 0, f"{line}\n{done.stderr[-2000:]}"
+
+
+@pytest.mark.parametrize("key", [*model_keys(), *TASKS])
+def test_every_mixer_and_every_task_has_its_line(key):
+    assert f"| `{key}` |" in TEXT
