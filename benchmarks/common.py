@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from hf_memory.storage import write_text
+
 PACKAGES = (
     "torch",
     "triton",
@@ -78,8 +80,6 @@ def ratio(over: list[float], under: list[float]) -> dict[str, float]:
 
 
 def write_json(report: dict[str, Any], path: Path) -> None:
-    """Write a report beside its place and rename it."""
+    """Write a report, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    beside.write_text(json.dumps(report, indent=1) + "\n")
-    beside.replace(path)
+    write_text(path, json.dumps(report, indent=1) + "\n")

@@ -144,16 +144,16 @@ def evaluate(
     from hf_memory.data.builder import load_dataset
     from hf_memory.data.specification import specify
     from hf_memory.evaluation import evaluate_lengths, write_evaluation
+    from hf_memory.hub_client import local_checkpoint
 
     keywords = parse_fields(data or [], "data")
     specification = specify(task, config, **keywords)
     accelerator = Accelerator()
     with accelerator.main_process_first():
+        folder = local_checkpoint(checkpoint, revision)
         rows = load_dataset(f"hf_memory/{task}", config, **keywords)
     splits = {name: rows[name] for name in rows if name != "train"}
-    found = evaluate_lengths(
-        checkpoint, specification, splits, batch_size=batch_size, accelerator=accelerator, revision=revision
-    )
+    found = evaluate_lengths(folder, specification, splits, batch_size=batch_size, accelerator=accelerator)
     if accelerator.is_main_process:
         if results is not None:
             write_evaluation(results, found)

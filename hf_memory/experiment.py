@@ -145,6 +145,8 @@ class Experiment:
             save_run(output_dir, run)
             write_cell(results, definition, found)
         trainer.accelerator.wait_for_everyone()
+        if arguments.push_to_hub:
+            trainer.push_to_hub(results=results, task=definition["task"])  # with a card that holds these rows
         return found
 
     def _train(

@@ -159,7 +159,7 @@ class Study:
     def at_rate(self, place: Mapping[str, Any], rate: str) -> list[Result] | None:
         """The runs of a place that count at the ``chosen`` or the ``fixed`` rate; None while the choice is open.
 
-        Fresh seeds count alone where there are some.
+        Where the recipe has fresh seeds for them, these count alone, so that there is none before they are planned.
         """
         fixed = self.recipe.fixed_learning_rate
         choice = self.choice(place) if rate == "chosen" else None
@@ -168,7 +168,8 @@ class Study:
             return None
         own = [result for result in self.at_place(place) if math.isclose(result.cell.learning_rate, wanted)]
         fresh = [result for result in own if result.cell.stage != "search"]
-        return list({result.cell.seed: result for result in fresh or own}.values())
+        counted = fresh if fresh or self.recipe.seeds["final" if rate == "chosen" else "fixed"] else own
+        return list({result.cell.seed: result for result in counted}.values())
 
     def control(self) -> tuple[float, bool] | None:
         """Best value of the positive control and whether it is high enough; None where there is none or no run yet."""

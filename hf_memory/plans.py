@@ -179,7 +179,7 @@ def next_rates(recipe: Recipe, rates: Sequence[float], curves: Sequence[Mapping[
     """Rates by which the grid is to be extended, for all arms together; none where no best rate asks for it.
 
     A best rate on the edge asks for more where it beats the rate beside it by more than the tolerance, so that a flat
-    top does not. The step is that of the grid's last two rates; rates have three digits.
+    top does not.
     """
     if recipe.extend is None or len(rates) < 2:
         return []
@@ -189,8 +189,25 @@ def next_rates(recipe: Recipe, rates: Sequence[float], curves: Sequence[Mapping[
         (rates[-1], rates[-2], lambda rate: rate <= high * 1.001),
         (rates[0], rates[1], lambda rate: rate >= low * 0.999),
     ):
-        rate = float(f"{edge * edge / inner:.2e}")
+        rate = next_rate(inner, edge)
         asks = any(curve[edge] == max(curve.values()) and curve[edge] > curve[inner] + tolerance for curve in curves)
         if asks and limit_ok(rate):
             new.append(rate)
     return new
+
+
+def next_rate(inner: float, edge: float) -> float:
+    """The rate that follows two neighbours of a grid, with three digits.
+
+    Where they lie on a grid of so many rates a decade, so does the next one; else their ratio is kept.
+
+    >>> next_rate(2.15e-3, 4.64e-3), next_rate(2.15e-4, 1e-4), next_rate(1e-3, 2e-3)
+    (0.01, 4.64e-05, 0.004)
+    """
+    per_decade = round(1 / abs(math.log10(edge / inner)))
+    places = [per_decade * math.log10(rate) for rate in (inner, edge)]
+    if per_decade and all(abs(place - round(place)) < 0.01 for place in places):
+        following = 10 ** ((2 * round(places[1]) - round(places[0])) / per_decade)
+    else:
+        following = edge * edge / inner
+    return float(f"{following:.2e}")

@@ -139,8 +139,13 @@ def _section(study: Study) -> tuple[dict[str, Any], dict[str, bytes]]:
     tables += [cell_table(study, f"{name}-cells")]
     drawings = draw_study(study)
     files = {f"{table.id}.csv": _table_csv(table).encode() for table in tables}
+    figures = []
     for drawing in drawings:
-        files.update(_drawing_files(study, drawing))
+        own = _drawing_files(drawing)
+        file = f"{drawing.name}-{recipe.profile}"
+        files.update({f"{file}.{ending}": content for ending, content in own.items()})
+        image = base64.b64encode(own["png"]).decode()
+        figures.append({"name": file, "caption": drawing.caption, "image": image})
     section = {
         "id": name,
         "title": f"{recipe.title or recipe.name}, profile {recipe.profile}",
@@ -149,22 +154,14 @@ def _section(study: Study) -> tuple[dict[str, Any], dict[str, bytes]]:
         "paper": recipe.paper,
         "notes": _notes(study),
         "tables": tables,
-        "figures": [
-            {
-                "name": f"{d.name}-{recipe.profile}",
-                "caption": d.caption,
-                "image": base64.b64encode(png(d.figure)).decode(),
-            }
-            for d in drawings
-        ],
+        "figures": figures,
     }
     return section, files
 
 
-def _drawing_files(study: Study, drawing: Drawing) -> dict[str, bytes]:
-    name = f"{drawing.name}-{study.recipe.profile}"
-    contents = {"png": png(drawing.figure), "svg": svg(drawing.figure), "csv": drawing.table.encode()}
-    return {f"{name}.{ending}": content for ending, content in contents.items()}
+def _drawing_files(drawing: Drawing) -> dict[str, bytes]:
+    """Image, vectors and numbers of a figure by ending. Each is drawn once, since drawing moves the layout."""
+    return {"png": png(drawing.figure), "svg": svg(drawing.figure), "csv": drawing.table.encode()}
 
 
 def svg(figure: Figure) -> bytes:

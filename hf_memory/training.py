@@ -16,6 +16,7 @@ from transformers.trainer_utils import HubStrategy
 from hf_memory.auto import mixer_config, mixer_model
 from hf_memory.metrics import evaluate_predictions
 from hf_memory.modeling import MemoryPreTrainedModel
+from hf_memory.storage import write_text
 from hf_memory.tasks.base import Task
 
 ARGUMENTS_NAME = "training_args.json"
@@ -81,7 +82,9 @@ class MemoryTrainer(Trainer):
         pickled = os.path.join(folder, TRAINING_ARGS_NAME)
         if os.path.exists(pickled):
             os.remove(pickled)
-        write_json(os.path.join(folder, ARGUMENTS_NAME), {**self.args.to_dict(), "optim_groups": self.optim_groups})
+        arguments = {**self.args.to_dict(), "optim_groups": self.optim_groups}
+        text = json.dumps(arguments, indent=2, sort_keys=True, default=str)
+        write_text(os.path.join(folder, ARGUMENTS_NAME), text + "\n")
 
     def push_to_hub(
         self,
@@ -134,20 +137,12 @@ class MemoryTrainer(Trainer):
         return HfApi().run_as_future(push, folder, self.hub_model_id, **options)
 
 
-def write_json(path: str, content: dict[str, Any]) -> None:
-    """Write a JSON file beside its place and rename it, so that a reader never sees half of it."""
-    beside = f"{path}.{os.getpid()}.tmp"
-    with open(beside, "w", encoding="utf-8") as file:
-        json.dump(content, file, indent=2, sort_keys=True, default=str)
-        file.write("\n")
-    os.replace(beside, path)
-
-
 def training_arguments(output_dir: str, **overrides: Any) -> TrainingArguments:
     """Trainer's arguments with the defaults of the package, each of which can be overridden.
 
     AdamW with decay 0.1, 10 % linear warm-up and cosine to zero, no clipping; columns are not removed because tasks
-    score by ``input_ids``, and there are no loader workers because rows are tensors in memory already.
+    score by ``input_ids``, and there are no loader workers because rows are tensors in memory already. ``use_cache`` is
+    what Trainer writes into the saved config: no state is kept in training either way.
     """
     defaults: dict[str, Any] = {
         "output_dir": output_dir,
@@ -162,7 +157,9 @@ def training_arguments(output_dir: str, **overrides: Any) -> TrainingArguments:
         "include_for_metrics": ["inputs"],
         "label_names": ["labels"],
         "dataloader_pin_memory": torch.cuda.is_available(),
+        "ddp_find_unused_parameters": False,
         "save_strategy": "no",
+        "use_cache": True,
         "report_to": "none",
     }
     return TrainingArguments(**{**defaults, **overrides})

@@ -166,8 +166,10 @@ def test_a_profile_lies_over_the_rest(tmp_path):
 
 def test_a_setting_that_cannot_be_sized_is_named():
     recipe = tiny_recipe(grid={"width": [8]}, arms={"attention": {"model": {"num_heads": 3}}})
-    with pytest.raises(ValueError, match="arm attention, width 8: sizing: attention cannot have hidden_size 8: num_heads must divide"):
+    with pytest.raises(
+        ValueError, match="arm attention, width 8: sizing: attention cannot have hidden_size 8: num_heads must divide"
+    ):
         make_settings(recipe)
-    recipe = tiny_recipe(sizing={"by": "state", "value": 131}, arms={"attention": {}})
-    with pytest.raises(ValueError, match="arm attention: sizing: attention cannot have 131 state within 3%"):
+    recipe = tiny_recipe(sizing={"by": "state", "value": 144}, arms={"attention": {}})
+    with pytest.raises(ValueError, match="arm attention: sizing: attention cannot have 144 state within 3%"):
         make_settings(recipe)

@@ -17,7 +17,6 @@ _EXPORTS = {
     "dataset_card": "cards",
     "export": "export",
     "load_dataset": "builder",
-    "push": "export",
     "show": "preview",
     "specify": "specification",
     "task_tokenizer": "tokenizers",

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-from huggingface_hub import HfApi
 
 from hf_memory.data.cards import dataset_card
 from hf_memory.data.memory_builder import MemoryBuilder
@@ -71,46 +70,6 @@ def export(
     finally:
         shutil.rmtree(written, ignore_errors=True)
     return folder
-
-
-def push(
-    task: str,
-    repo_id: str,
-    configs: Configurations | None = None,
-    *,
-    private: bool = False,
-    token: str | None = None,
-    num_proc: int | None = None,
-    **overrides: Any,
-) -> str:
-    """Export configurations and upload them as a dataset repository, tagged with the version of the task.
-
-    Args:
-        task: Key of the task.
-        repo_id: ``<namespace>/<name>`` of the repository, which is made where it does not exist.
-        configs: As for :func:`export`.
-        private: Whether a new repository is private.
-        token: Access token; that of the login by default.
-        num_proc: Number of processes that generate.
-        **overrides: Keywords for all configurations.
-
-    Returns:
-        The address of the commit.
-    """
-    api = HfApi(token=token)
-    version = task_class(task).version
-    with tempfile.TemporaryDirectory() as out_dir:
-        folder = export(task, out_dir, configs, num_proc=num_proc, **overrides)
-        api.create_repo(repo_id, repo_type="dataset", private=private, exist_ok=True)
-        commit = api.upload_folder(
-            repo_id=repo_id,
-            repo_type="dataset",
-            folder_path=folder,
-            commit_message=f"{task} {version}",
-            delete_patterns="*.parquet",
-        )
-        api.create_tag(repo_id, repo_type="dataset", tag=version, revision=commit.oid, exist_ok=True)
-    return str(commit)
 
 
 def _requests(task: str, configs: Configurations | None, overrides: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

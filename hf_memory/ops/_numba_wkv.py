@@ -72,8 +72,8 @@ def _average(start, stop, key, value, w, u, initial_state, lengths, y, final, st
                 _output(block[i], fixed[0], history[i].ravel())
                 _advance(block[i], fixed[0], history[i].ravel(), history[i + 1].ravel())
             store(block, 2, y[row, span], low)
-            history[0] = history[span.stop - span.start]
-        if lengths[row] == steps:
+            _copy(history[span.stop - span.start].ravel(), history[0].ravel())
+        if lengths[row] >= steps:
             store(history[0], 0, final[row], low)
 
 
@@ -103,11 +103,11 @@ def _gradient(
     for item in range(start, stop):
         row, low = item // chunks, item % chunks * LANES
         _load_fixed(w, u, row, low, fixed)
-        fixed[0, 2 * LANES :] = 0
-        carry[:] = 0
         load(grad_state[row], low, arriving, 0)
-        if lengths[row] == steps:
-            carry[:] = arriving
+        _clear(fixed[0, 2 * LANES :])
+        _clear(carry.ravel())
+        if lengths[row] >= steps:
+            _copy(arriving.ravel(), carry.ravel())
         for index in range(starts.shape[1] - 1, -1, -1):
             span = slice(index * BLOCK, min(index * BLOCK + BLOCK, steps))
             load(starts[row, index], low, history[0], 0)
@@ -120,7 +120,7 @@ def _gradient(
                 _advance_back(block[i], fixed[0], history[i].ravel(), carry.ravel())
                 _output_back(block[i], fixed[0], history[i].ravel(), carry.ravel())
                 if span.start + i == lengths[row]:
-                    carry += arriving
+                    _add(arriving.ravel(), carry.ravel())
             store(block, 3, grad_key[row, span], low)
             store(block, 4, grad_value[row, span], low)
         store(fixed, 2, grad_w[row : row + 1], low)
@@ -136,8 +136,26 @@ def _load_fixed(w, u, row, low, fixed):
     load(u[own : own + 1], low, fixed, 1)
 
 
-# Rows of what follows: `step` key, value, then y or the gradients of y, key and value; `fixed` w, u and the gradients of
-# both; `state` a, b and m before the step; `carry` the gradients of a, b and m.
+@compiled
+def _clear(target):
+    for c in range(len(target)):
+        target[c] = 0
+
+
+@compiled
+def _copy(source, target):
+    for c in range(len(target)):
+        target[c] = source[c]
+
+
+@compiled
+def _add(source, target):
+    for c in range(len(target)):
+        target[c] += source[c]
+
+
+# Rows of what follows: `step` key, value, then y or the gradients of y, key and value; `fixed` w, u and the gradients
+# of both; `state` a, b and m before the step; `carry` the gradients of a, b and m.
 
 
 @compiled

@@ -11,7 +11,8 @@ Both sums are carried divided by e^m, where m is the largest exponent so far, so
 The state (B, 3, D) is a, b and m. Before the first token a = b = 0 and m = -1e38, finite so that m - m is 0.
 
 The fast form runs the three recurrences as loops in place; everything else in the two passes is one operation over all
-of time; on a CPU with numba all of it is a compiled loop. A form of cumulative sums would not be safe: w reaches -20 per step at the initial values of the paper.
+of time. On a CPU with numba all of it is one compiled loop. A form of cumulative sums would not be safe: w reaches -20
+per step at the initial values of the paper.
 """
 
 from typing import Any

@@ -1,7 +1,6 @@
 """Parquet folders, their cards, their upload, and the scripts that make editions."""
 
 import runpy
-import types
 from pathlib import Path
 
 import datasets
@@ -10,9 +9,9 @@ from huggingface_hub import DatasetCard
 
 from hf_memory.data import export as export_module
 from hf_memory.data.cards import split_statistics
-from hf_memory.data.editions import Edition, run_edition
-from hf_memory.data.export import config_names, export, push
+from hf_memory.data.export import config_names, export
 from hf_memory.data.specification import specify
+from hf_memory.editions import Edition, run_edition
 from hf_memory.tasks import TASKS, task_class
 
 SMALL = {"num_train": 90, "num_validation": 20, "num_test": 20}
@@ -103,32 +102,18 @@ def test_configuration_names_are_the_presets() -> None:
     assert config_names("mqar") == list(task_class("mqar").presets)
 
 
-def test_a_push_uploads_the_export_and_tags_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[str, object]] = []
+def test_a_script_pushes_its_edition(monkeypatch: pytest.MonkeyPatch) -> None:
+    pushed = []
 
-    class Hub:
-        def __init__(self, token: str | None = None) -> None:
-            calls.append(("token", token))
+    def push(task: str, repo_id: str, requests: dict, **options: object) -> str:
+        pushed.append((task, repo_id, list(requests), options))
+        return "commit"
 
-        def create_repo(self, repo_id: str, **options: object) -> None:
-            calls.append(("create", (repo_id, options["repo_type"], options["private"])))
-
-        def upload_folder(self, *, folder_path: Path, repo_id: str, **options: object) -> object:
-            names = sorted(path.relative_to(folder_path).as_posix() for path in folder_path.rglob("*.*"))
-            calls.append(("upload", (repo_id, names[:2], options["delete_patterns"])))
-            return types.SimpleNamespace(oid="abc")
-
-        def create_tag(self, repo_id: str, **options: object) -> None:
-            calls.append(("tag", (repo_id, options["tag"], options["revision"])))
-
-    monkeypatch.setattr(export_module, "HfApi", Hub)
-    push("bit_parity", "me/bit_parity", private=True, token="t", test_lengths=[], **SMALL)
-    assert calls == [
-        ("token", "t"),
-        ("create", ("me/bit_parity", "dataset", True)),
-        ("upload", ("me/bit_parity", ["README.md", "iid_32/train-00000-of-00001.parquet"], "*.parquet")),
-        ("tag", ("me/bit_parity", "1.0.0", "abc")),
-    ]
+    monkeypatch.setattr("hf_memory.editions.push_dataset", push)
+    edition = runpy.run_path(str(SCRIPTS / "mqar.py"))["EDITION"]
+    arguments = ["--push_to_hub", "me/mqar", "--configs", "kv4_len64", "--revision", "trial", "--limit", "9"]
+    assert run_edition(edition, arguments) == "commit"
+    assert pushed == [("mqar", "me/mqar", ["kv4_len64"], {"revision": "trial", "private": None, "num_proc": None})]
 
 
 @pytest.mark.parametrize("task", TASKS)

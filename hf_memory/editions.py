@@ -8,8 +8,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hf_memory.data.export import export, push
+from hf_memory.data.export import export
 from hf_memory.data.specification import SIZES, specify
+from hf_memory.hub_datasets import push_dataset
 from hf_memory.tasks import task_class
 from hf_memory.tasks.base import check_names
 
@@ -73,6 +74,7 @@ def run_edition(edition: Edition, arguments: Sequence[str] | None = None) -> str
     target = parser.add_mutually_exclusive_group(required=True)
     target.add_argument("--output_dir", help=f"folder in which the folder {edition.task} is made")
     target.add_argument("--push_to_hub", metavar="NAMESPACE/NAME", help="dataset repository on the Hub")
+    parser.add_argument("--revision", help="branch to upload to; the main branch by default")
     parser.add_argument("--private", action="store_true", help="make a new repository private")
     parser.add_argument("--configs", nargs="+", choices=list(edition.configs), help="take these configurations only")
     parser.add_argument("--num_proc", type=int, help="number of processes that generate")
@@ -81,4 +83,5 @@ def run_edition(edition: Edition, arguments: Sequence[str] | None = None) -> str
     requests = edition.requests(given.configs, given.limit)
     if given.output_dir is not None:
         return str(export(edition.task, given.output_dir, requests, num_proc=given.num_proc))
-    return push(edition.task, given.push_to_hub, requests, private=given.private, num_proc=given.num_proc)
+    options = {"revision": given.revision, "private": given.private or None, "num_proc": given.num_proc}
+    return str(push_dataset(edition.task, given.push_to_hub, requests, **options))
