@@ -1,5 +1,7 @@
 """What every measurement needs: where it ran, medians of interleaved runs, and files that are never half written."""
 
+import ctypes
+import gc
 import importlib.metadata
 import json
 import os
@@ -60,23 +62,63 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def interleaved(steps: Mapping[str, Callable[[], Any]], repeats: int = 5) -> dict[str, list[float]]:
-    """Seconds of each step, taken in turn so that a machine that drifts treats all alike; one warm-up each."""
-    for step in steps.values():
-        step()
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
+def interleaved(
+    steps: Mapping[str, Callable[[], Any]],
+    repeats: int = 5,
+    clock: Callable[[], float] = time.perf_counter,
+    patience: float = 10.0,
+) -> dict[str, list[float]]:
+    """Seconds of each step, taken in turn so that a machine that drifts treats all alike.
+
+    Args:
+        steps: What to time, by name.
+        repeats: Timed runs of each step after one warm-up.
+        clock: ``time.process_time`` where other work runs on the machine.
+        patience: A step whose warm-up takes more seconds than this is not run again, and has that one time.
+    """
+    seconds: dict[str, list[float]] = {}
+    for name, step in steps.items():
+        warm_up = _seconds(step, clock)
+        seconds[name] = [warm_up] if warm_up > patience else []
+    quick = [name for name in steps if not seconds[name]]
     for _ in range(repeats):
-        for name, step in steps.items():
-            begin = time.perf_counter()
-            step()
-            seconds[name].append(time.perf_counter() - begin)
+        for name in quick:
+            seconds[name].append(_seconds(steps[name], clock))
     return seconds
 
 
+def _seconds(step: Callable[[], Any], clock: Callable[[], float]) -> float:
+    begin = clock()
+    step()
+    return clock() - begin
+
+
 def ratio(over: list[float], under: list[float]) -> dict[str, float]:
-    """Median, smallest and largest ratio of runs that were taken in turn."""
+    """Median, smallest and largest ratio of runs that were taken in turn; a single run is compared with all."""
     ratios = np.array(over) / np.array(under)
     return {"median": float(np.median(ratios)), "low": float(ratios.min()), "high": float(ratios.max())}
+
+
+def peak_bytes(step: Callable[[], Any]) -> int | None:
+    """Memory that a step holds at its peak above what was held before; None where the system does not tell.
+
+    Linux counts the peak of the whole process and lets it be reset; freed memory is handed back first, so that it is
+    not counted as held.
+    """
+    gc.collect()
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")
+        before = _resident("VmRSS")
+        step()
+        return max(0, _resident("VmHWM") - before)
+    except (OSError, AttributeError, StopIteration):
+        return None
+
+
+def _resident(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith(field)).split()[1])
 
 
 def write_json(report: dict[str, Any], path: Path) -> None:

@@ -1,210 +1,125 @@
-"""Speed on a CPU, in ratios of interleaved runs.
+"""Speed on a CPU, in ratios of interleaved runs, with the floors that the package holds itself to.
 
-    python -m benchmarks.cpu --output results/cpu                     # all sections but `recall`, a few minutes
+    python -m benchmarks.cpu --output results/cpu                      # all sections but `recall`
     python -m benchmarks.cpu --output results/cpu --sections recall    # attention to 0.99 recall on MQAR
+    python -m benchmarks.cpu --output results/cpu --smoke              # the same road in small
 
 Sections:
-    heads    a training step with logits at the labels only against one that computes all logits (MQAR, width 64)
-    data     tokens per second of every task at its smallest preset
-    trainer  a step of MemoryTrainer against a bare loop over the same batches (LSTM, width 64)
-    mixers   a training step of every mixer against attention with RoPE, two heads and an MLP (width 128)
-    growth   time of a training step at 16 times the length over 16, for every mixer
-    recall   seconds until two layers of attention recall 0.99 on MQAR, 64 tokens and 4 pairs
+    kernels    seconds of the first call of each compiled loop in a fresh process, with and without its cache
+    data       tokens per second of every task; MQAR against the same law drawn row by row
+    heads      a training step with logits at the labels only against one that computes all logits
+    trainer    MemoryTrainer against a bare loop over the same batches
+    cells      GRU and RNN against torch.nn at several batches and widths
+    operators  the delta rule, linear and Taylor attention against fla's plain torch forms, where fla is installed
+    decoding   one token after a long context against one after a short one
+    peers      mixers against the models of transformers and torch that a user would take instead
+    yardstick  every mixer against attention with RoPE, at 256 tokens and at 4,096
+    growth     time and peak memory of a training step per token, from 256 tokens to 8,192
+    recall     seconds until two layers of attention recall 0.99 on MQAR, 64 tokens and 4 pairs
 """
 
 import argparse
+import dataclasses
+import os
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch.nn import functional as F
 
-from benchmarks.common import environment, interleaved, ratio, write_json
-from hf_memory.auto import mixer_config, mixer_model, model_keys
-from hf_memory.data.collator import MemoryCollator
-from hf_memory.data.tensors import TensorRows
-from hf_memory.modeling import MemoryPreTrainedModel
-from hf_memory.tasks import TASKS, make_task
-from hf_memory.training import MemoryTrainer, model_for_task, training_arguments
+from benchmarks.common import environment, write_json
+from benchmarks.cpu_data import data
+from benchmarks.cpu_model import decoding, growth, heads, recall, trainer
+from benchmarks.cpu_peers import cells, operators, peers, yardstick
+from benchmarks.rows import SMOKE, Row, Scale, skipped, table
 
-
-def train_step(model: MemoryPreTrainedModel, loss: Callable[[], torch.Tensor]) -> Callable[[], None]:
-    """Forward and backward."""
-
-    def step() -> None:
-        model.zero_grad(set_to_none=True)
-        loss().backward()
-
-    return step
-
-
-def heads(repeats: int) -> dict[str, Any]:
-    """The head at the supervised positions against all logits, 8,192 tokens of MQAR (64, 4)."""
-    task = make_task("mqar")
-    model = model_for_task("attention", task, hidden_size=64).train()
-    ids, labels = (torch.from_numpy(a).long() for a in task.sample(np.random.default_rng(0), 64, 128))
-
-    def dense() -> torch.Tensor:
-        logits = model(ids, return_logits=True).logits
-        return F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
-
-    steps = {"labels only": train_step(model, lambda: model(ids, labels=labels).loss), "all": train_step(model, dense)}
-    seconds = interleaved(steps, repeats)
-    return {"seconds": seconds, "all logits over labels only": ratio(seconds["all"], seconds["labels only"])}
+FIRST_CALL = """
+import time, torch
+from hf_memory.ops.{module} import {op}
+inputs = {inputs}
+begin = time.perf_counter()
+{op}(*inputs)[0].sum().backward()
+print(time.perf_counter() - begin)
+"""
+KERNEL_INPUTS = {
+    "diagonal_scan": "[torch.rand(2, 8, 4, requires_grad=True), torch.rand(2, 8, 4)]",
+    "selective_scan": "[torch.rand(2, 8, 4, requires_grad=True), torch.rand(2, 8, 4), -torch.rand(4, 2), "
+    "torch.rand(2, 8, 2), torch.rand(2, 8, 2)]",
+    "wkv": "[torch.rand(2, 8, 4, requires_grad=True), torch.rand(2, 8, 4), -torch.rand(4), torch.rand(4)]",
+}
 
 
-def data(repeats: int) -> dict[str, Any]:
-    """Tokens per second of the sampler of every task at its first preset, and of MQAR at each of its lengths."""
-    cases = {key: dict.fromkeys(list(make_task(key).presets)[:1]) for key in TASKS}
-    cases["mqar"] = {name: None for name in make_task("mqar").presets if name.startswith("kv")}
-    result = {}
-    for key, presets in cases.items():
-        for name in presets:
-            preset = make_task(key).presets[name]
-            task = make_task(key, **preset.knobs)
-            length = preset.length if isinstance(preset.length, int) else preset.length[1]
-            count = max(1, 2_000_000 // task.row_length(length))
-            rng = np.random.default_rng(0)
-            seconds = interleaved({"rows": lambda t=task, n=length, c=count, r=rng: t.sample(r, n, c)}, repeats)["rows"]
-            result[f"{key}/{name}"] = {"tokens_per_second": count * task.row_length(length) / float(np.median(seconds))}
-    return result
-
-
-def trainer(repeats: int) -> dict[str, Any]:
-    """MemoryTrainer against a bare loop: the same model, batches, optimiser groups and schedule."""
-    task = make_task("bit_parity")
-    ids, labels = task.sample(np.random.default_rng(0), 32, 6_400)
-    rows, steps = TensorRows({"input_ids": ids, "labels": labels}), 100
-
-    def with_trainer() -> None:
+def kernels(scale: Scale) -> Iterator[Row]:
+    """Seconds of the first forward and backward pass in a fresh process: to compile, then to load from the cache."""
+    for op, inputs in list(KERNEL_INPUTS.items())[: None if scale.length > 16 else 1]:
+        code = FIRST_CALL.format(module=op, op=op, inputs=inputs)
         with tempfile.TemporaryDirectory() as folder:
-            arguments = training_arguments(folder, max_steps=steps, disable_tqdm=True, logging_steps=50)
-            model = model_for_task("lstm", task, hidden_size=64)
-            MemoryTrainer(model=model, args=arguments, train_dataset=rows, data_collator=MemoryCollator()).train()
-
-    def bare() -> None:
-        model = model_for_task("lstm", task, hidden_size=64).train()
-        optimizer = torch.optim.AdamW(model.optim_groups(1e-3, 0.1), fused=True)
-        order = torch.randperm(len(rows)).split(64)
-        for index in order[:steps]:
-            optimizer.zero_grad()
-            model(**rows.__getitems__(index.tolist())).loss.backward()
-            optimizer.step()
-
-    seconds = interleaved({"trainer": with_trainer, "bare": bare}, repeats)
-    return {"seconds": seconds, "trainer over bare loop": ratio(seconds["trainer"], seconds["bare"])}
+            command, own = [sys.executable, "-c", code], {**os.environ, "NUMBA_CACHE_DIR": folder}
+            runs = [subprocess.run(command, check=True, env=own, capture_output=True, text=True) for _ in range(2)]
+        compiling, loading = (float(run.stdout) for run in runs)
+        text = f"{compiling:.1f} s to compile, {loading:.2f} s from the cache"
+        yield {"what": f"first call of {op}", "value": text, "compile_seconds": compiling, "load_seconds": loading}
 
 
-def layer_stack(key: str, length: int, batch: int = 16) -> Callable[[], None]:
-    """A training step of two layers of width 128 without a head, each mixer in its default block."""
-    block = {"intermediate_size": 512} if key == "attention" else {}
-    config = mixer_config(key, vocab_size=64, hidden_size=128, max_position_embeddings=max(2048, length), **block)
-    model = mixer_model(config).train()
-    ids = torch.randint(0, 64, (batch, length))
-    return train_step(model, lambda: model(ids).last_hidden_state.square().mean())
-
-
-def mixers(repeats: int) -> dict[str, Any]:
-    """Every mixer against attention with RoPE, two heads and a 4x MLP: batch 16, 256 tokens, width 128."""
-    yardstick, result = layer_stack("attention", 256), {}
-    for key in model_keys():
-        if key != "attention":
-            seconds = interleaved({"ours": layer_stack(key, 256), "attention": yardstick}, repeats)
-            result[key] = {
-                "milliseconds": 1e3 * float(np.median(seconds["ours"])),
-                "over attention": ratio(seconds["ours"], seconds["attention"]),
-            }
-    return result
-
-
-def growth(repeats: int) -> dict[str, Any]:
-    """Seconds at 4,096 tokens over those at 256, divided by 16: about 1 where time is linear in the length."""
-    result = {}
-    for key in model_keys():
-        short, long = layer_stack(key, 256, batch=1), layer_stack(key, 4096, batch=1)
-        seconds = interleaved({"short": lambda s=short: [s() for _ in range(4)], "long": long}, max(2, repeats // 2))
-        scaled = ratio(seconds["long"], seconds["short"])
-        result[key] = {name: value * 4 / 16 for name, value in scaled.items()}
-    return result
-
-
-def recall(repeats: int, rate: float = 2e-3, batch: int = 128, limit: float = 600.0) -> dict[str, Any]:
-    """Train attention on 100,000 rows of MQAR (64, 4) until recall is 0.99 on fresh rows."""
-    torch.manual_seed(0)
-    task = make_task("mqar")
-    rng = np.random.default_rng(0)
-    ids, labels = (torch.from_numpy(a).long() for a in task.sample(rng, 64, 100_000))
-    test_ids, test_labels = (torch.from_numpy(a).long() for a in task.sample(rng, 64, 1_000))
-    wanted = test_labels[:, 1:]
-    model = model_for_task("attention", task, hidden_size=64).train()
-    optimizer = torch.optim.AdamW(model.optim_groups(rate, 0.1), fused=True)
-    begin, curve, step = time.perf_counter(), [], 0
-    while not curve or (curve[-1]["recall"] < 0.99 and curve[-1]["seconds"] < limit):
-        for index in torch.randperm(len(ids)).split(batch):
-            for group in optimizer.param_groups:
-                group["lr"] = rate * min(1.0, (step + 1) / 100)
-            optimizer.zero_grad()
-            loss = model(ids[index], labels=labels[index]).loss
-            loss.backward()
-            optimizer.step()
-            step += 1
-            if step % 50 == 0:
-                with torch.no_grad():
-                    predictions = model(test_ids, labels=test_labels, return_logits=False).predictions[:, :-1]
-                share = float((predictions == wanted)[wanted != -100].float().mean())
-                seconds = time.perf_counter() - begin
-                curve.append({"step": step, "seconds": seconds, "loss": loss.item(), "recall": share})
-                if share >= 0.99 or seconds > limit:
-                    break
-    return {"learning_rate": rate, "batch": batch, "warmup_steps": 100, "curve": curve}
-
-
-SECTIONS: dict[str, Callable[[int], dict[str, Any]]] = {
-    "heads": heads,
+SECTIONS: dict[str, Callable[[Scale], Iterator[Row]]] = {
+    "kernels": kernels,
     "data": data,
+    "heads": heads,
     "trainer": trainer,
-    "mixers": mixers,
+    "cells": cells,
+    "operators": operators,
+    "decoding": decoding,
+    "peers": peers,
+    "yardstick": yardstick,
     "growth": growth,
     "recall": recall,
 }
 
 
-def lines(name: str, result: dict[str, Any]) -> list[str]:
-    """The section as Markdown."""
-    text = [f"## {name}", ""]
-    if name == "recall":
-        last = result["curve"][-1]
-        return [*text, f"recall {last['recall']:.3f} after {last['step']} steps, {last['seconds']:.0f} s", ""]
-    for key, value in result.items():
-        if key == "seconds":
-            continue
-        spread = value.get("over attention", value)
-        if "tokens_per_second" in spread:
-            text.append(f"| {key} | {spread['tokens_per_second'] / 1e6:.1f} M tokens/s |")
-        else:
-            text.append(f"| {key} | {spread['median']:.2f} | {spread['low']:.2f} to {spread['high']:.2f} |")
-    return [*text, ""]
+def run_section(name: str, scale: Scale, end: float) -> list[Row]:
+    """The rows of a section, as many as fit before ``end``."""
+    torch.manual_seed(0)
+    rows: list[Row] = []
+    for row in SECTIONS[name](scale):
+        rows.append(row)
+        if time.monotonic() > end:
+            rows.append(skipped(f"the rest of {name}", TimeoutError("out of time")))
+            break
+    return rows
 
 
-def main() -> None:
-    """Run the sections that were asked for, writing after each."""
+def main(arguments: list[str] | None = None) -> dict[str, Any]:
+    """Run the sections that were asked for, writing after each, and return the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, required=True, help="folder for cpu.json")
+    parser.add_argument("--output", type=Path, required=True, help="folder for cpu.json and cpu.md")
     parser.add_argument("--sections", nargs="+", choices=list(SECTIONS), default=list(SECTIONS)[:-1])
-    parser.add_argument("--repeats", type=int, default=5, help="interleaved runs of each step")
+    parser.add_argument("--repeats", type=int, help="interleaved runs of each step")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="torch threads")
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    report: dict[str, Any] = {"environment": environment(torch.device("cpu"))}
-    for name in arguments.sections:
-        torch.manual_seed(0)
-        report[name] = SECTIONS[name](arguments.repeats)
-        write_json(report, arguments.output / "cpu.json")
-        print("\n".join(lines(name, report[name])), flush=True)
+    parser.add_argument("--budget", type=float, default=840.0, help="seconds for all sections")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes, for a test of the road")
+    parser.add_argument(
+        "--process-time", action="store_true", help="count processor time, on a machine with other work; one thread"
+    )
+    options = parser.parse_args(arguments)
+    scale = SMOKE if options.smoke else Scale()
+    if options.repeats:
+        scale = dataclasses.replace(scale, repeats=options.repeats)
+    if options.process_time:
+        scale = dataclasses.replace(scale, clock=time.process_time)
+    torch.set_num_threads(1 if options.process_time else options.threads)
+    report: dict[str, Any] = {"environment": environment(torch.device("cpu")), "sections": {}}
+    end, text = time.monotonic() + options.budget, []
+    for name in options.sections:
+        report["sections"][name] = run_section(name, scale, end)
+        text += [f"## {name}", "", *table(report["sections"][name]), ""]
+        print("\n".join(text[-len(report["sections"][name]) - 5 :]), flush=True)
+        write_json(report, options.output / "cpu.json")
+        (options.output / "cpu.md").write_text("\n".join(text))
+    return report
 
 
 if __name__ == "__main__":

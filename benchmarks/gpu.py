@@ -3,16 +3,17 @@
     python -m benchmarks.gpu --output results/gpu            # at most 7 minutes on one H100
     python -m benchmarks.gpu --output results/gpu --smoke    # the same road in small, also on a CPU
 
-Sections: the environment; every mixer on the device against its float64 form on the CPU; speed and memory of every
-mixer in bfloat16 beside the public layers of its kind, with the share of the roofline; one MQAR cell to 0.99 recall.
+Sections: the environment; every mixer on the device against its float64 form on the CPU; every kernel likewise, with
+its time beside that of the torch form; one MQAR cell to 0.99 recall; speed and memory of every mixer in bfloat16 beside
+the public layers of its kind, with the share of the roofline; models trained side by side.
 Writes ``gpu.json`` and prints a short table last. A package that is missing, or a layer that fails, is reported by
 name.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import importlib
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,72 +25,19 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.common import environment, write_json
+from benchmarks.gpu_common import FULL, SMOKE, Clock, Scale, first_line, relative, timed
+from benchmarks.gpu_kernels import kernel_rows, kernel_table
+from benchmarks.gpu_replicas import replica_rows, replica_table
 from hf_memory.auto import mixer_class, mixer_config, mixer_model
 from hf_memory.mixers import MIXERS
+from hf_memory.ops._kernels import available_backends, use_backend
 from hf_memory.tasks import make_task
 
+OURS = ("hf_memory", "hf_memory, use_backend('triton')")
+"""Layers of this package: as they come, and with the kernels that must be asked for."""
 
-@dataclasses.dataclass(frozen=True)
-class Scale:
-    """Sizes of one run."""
-
-    width: int
-    lengths: tuple[int, ...]
-    tokens: int
-    odd_length: int
-    repeats: int
-    patience: float
-    cell_steps: int
-    cell_batch: int
-
-
-FULL = Scale(512, (512, 2048, 8192), 16_384, 67, 10, 6.0, 2_000, 512)
-SMOKE = Scale(16, (16, 32), 64, 11, 1, 1.0, 2, 8)
-
-
-class Clock:
-    """What is left of the time that the whole command may take."""
-
-    def __init__(self, budget: float):
-        self.end = time.monotonic() + budget
-
-    def left(self) -> float:
-        """Seconds left."""
-        return self.end - time.monotonic()
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait for the device."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-
-
-def timed(step: Callable[[], None], device: torch.device, scale: Scale) -> float:
-    """Median milliseconds of a step after warm-up; a slow step is taken once."""
-    begin = time.perf_counter()
-    step()
-    synchronize(device)
-    first = time.perf_counter() - begin
-    begin = time.perf_counter()
-    step()
-    synchronize(device)
-    second = time.perf_counter() - begin
-    if first + second > scale.patience:
-        return second * 1e3
-    times = []
-    for _ in range(scale.repeats):
-        if device.type == "cuda":
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            step()
-            end.record()
-            torch.cuda.synchronize()
-            times.append(start.elapsed_time(end))
-        else:
-            begin = time.perf_counter()
-            step()
-            times.append((time.perf_counter() - begin) * 1e3)
-    return float(np.median(times))
+WITH_KERNEL = ("qlstm", "lru", "linear_transformer", "delta_net", "based", "rwkv")
+"""Mixers whose operation may have such a kernel."""
 
 
 def ceilings(device: torch.device, scale: Scale) -> dict[str, float]:
@@ -105,14 +53,6 @@ def ceilings(device: torch.device, scale: Scale) -> dict[str, float]:
         "bytes_per_second": 2 * source.numel() * 4 / (copy / 1e3),
         "flops_per_second": 2 * size**3 / (product / 1e3),
     }
-
-
-def relative(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    """Norm of the difference over the norm; infinite for values that are not finite."""
-    actual, expected = actual.detach().double().cpu(), expected.detach().double().cpu()
-    if not bool(torch.isfinite(actual).all()):
-        return math.inf
-    return float((actual - expected).norm() / expected.norm().clamp(min=1e-12))
 
 
 def passes(model: nn.Module, ids: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -170,7 +110,10 @@ def peers(key: str, width: int) -> dict[str, Callable[[], nn.Module]]:
             )
         },
         "qlstm": {"fla HGRN": from_module("fla.layers", "HGRNAttention", hidden_size=width)},
-        "mamba": {"transformers MambaMixer": lambda: transformers_mamba(width)},
+        "mamba": {
+            "mamba-ssm Mamba": from_module("mamba_ssm", "Mamba", d_model=width),
+            "transformers MambaMixer": lambda: transformers_mamba(width),
+        },
     }
     return table.get(key, {})
 
@@ -240,6 +183,11 @@ def measure(layer: nn.Module, length: int, device: torch.device, scale: Scale, o
     }
 
 
+def has_kernel(key: str, device: torch.device) -> bool:
+    """Whether a mixer's operation has a kernel that is taken only where it is asked for."""
+    return device.type == "cuda" and "triton" in available_backends() and key in WITH_KERNEL
+
+
 def speed(key: str, device: torch.device, scale: Scale, peak: dict[str, float], clock: Clock) -> list[dict[str, Any]]:
     """One row for each length and layer: ours first, then the public ones of its kind with the ratio ours / theirs."""
     rows: list[dict[str, Any]] = []
@@ -251,7 +199,9 @@ def speed(key: str, device: torch.device, scale: Scale, peak: dict[str, float], 
             max_position_embeddings=max(scale.lengths),
             **speed_fields(key, scale),
         )
-        candidates = {"hf_memory": lambda config=config: mixer_class(key)(config, 0)}
+        candidates = dict.fromkeys(
+            OURS[: 1 + has_kernel(key, device)], lambda config=config: mixer_class(key)(config, 0)
+        )
         candidates.update(peers(key, scale.width))
         ours = None
         for name, build in candidates.items():
@@ -262,9 +212,10 @@ def speed(key: str, device: torch.device, scale: Scale, peak: dict[str, float], 
                 continue
             try:
                 torch.manual_seed(0)
-                row.update(measure(initialise(build()), length, device, scale, ours=name == "hf_memory"))
+                with use_backend("triton") if name == OURS[1] else contextlib.nullcontext():
+                    row.update(measure(initialise(build()), length, device, scale, ours=name in OURS))
             except Exception as error:  # noqa: BLE001 - a peer may fail in any way of its own; the table says how
-                row["skipped"] = f"{type(error).__name__}: {str(error).splitlines()[0][:160] if str(error) else ''}"
+                row["skipped"] = first_line(error)
             else:
                 floor = max(row["flops"] / peak["flops_per_second"], row["bytes"] / peak["bytes_per_second"])
                 row["roofline_share"] = floor / (row["milliseconds"] / 1e3)
@@ -362,7 +313,7 @@ def table(report: dict[str, Any]) -> str:
             f"{row['peak_bytes'] / 2**30:.2f} | {row['roofline_share']:.1%} | "
             f"{number(row.get('speed_of_ours'), '{:.2f}')} |"
         )
-    lines.append("")
+    lines += ["", *kernel_table(report["kernels"]), "", *replica_table(report["replicas"]), ""]
     for run in report["cells"]:
         last = run["curve"][-1]
         lines.append(
@@ -388,22 +339,28 @@ def main() -> None:
     if arguments.lengths:
         scale = dataclasses.replace(scale, lengths=tuple(arguments.lengths))
     report: dict[str, Any] = {"environment": environment(device), "ceilings": ceilings(device, scale)}
-    report.update(correctness={}, speed=[], cells=[])
+    report.update(correctness={}, kernels=[], cells=[], speed=[], replicas=[])
     for key in arguments.mixers:
         try:
             report["correctness"][key] = correctness(key, device, scale)
         except Exception as error:  # noqa: BLE001 - one mixer must not hide the others; the table says what failed
-            report["correctness"][key] = {"failed": f"{type(error).__name__}: {str(error)[:200]}"}
+            report["correctness"][key] = {"failed": first_line(error)}
         print(f"checked {key}, {clock.left():.0f} s left", flush=True)
+    report["kernels"] = kernel_rows(device, scale, clock)
+    print(f"checked kernels, {clock.left():.0f} s left", flush=True)
     write_json(report, arguments.output / "gpu.json")
     for key, rate in (("attention", 2e-3), ("mamba", 2e-3)):
         if key in arguments.mixers and clock.left() > 30:
             report["cells"].append(cell(key, device, scale, rate, seconds=min(60.0, clock.left() / 3)))
     write_json(report, arguments.output / "gpu.json")
+    # What is left is shared out: the last section keeps a quarter of it.
+    speed_clock = Clock(0.75 * clock.left())
     for key in arguments.mixers:
-        report["speed"] += speed(key, device, scale, report["ceilings"], clock)
+        report["speed"] += speed(key, device, scale, report["ceilings"], speed_clock)
         print(f"timed {key}, {clock.left():.0f} s left", flush=True)
         write_json(report, arguments.output / "gpu.json")
+    report["replicas"] = replica_rows(arguments.mixers, device, scale, clock)
+    write_json(report, arguments.output / "gpu.json")
     print(table(report))
 
 

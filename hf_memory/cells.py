@@ -16,7 +16,7 @@ from typing import Any, Literal
 from hf_memory.data.specification import specify
 from hf_memory.results import cell_path
 from hf_memory.storage import claim, write_text
-from hf_memory.watched import Beat, WatchedExperiment
+from hf_memory.sweep_run import Beat, WatchedExperiment
 
 logger = logging.getLogger(__name__)
 

@@ -1,9 +1,5 @@
 """The ``hf-memory`` command. Each subcommand imports what it needs when it runs."""
 
-import importlib
-import inspect
-import math
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hf_memory.cli_hub import register
+from hf_memory.cli_hub import register as register_hub
+from hf_memory.cli_list import register as register_list
+from hf_memory.cli_list import wide_console
 from hf_memory.cli_sweep import sweep
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from hf_memory.results import Row
 
 app = typer.Typer(
@@ -27,7 +23,8 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="Datasets of the tasks: into the cache, as text, as Parquet.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
-register(app, data_app)
+register_list(app)
+register_hub(app, data_app)
 app.command()(sweep)
 
 TaskName = Annotated[str, typer.Argument(help="Key of the task, as `hf-memory list` shows it.")]
@@ -35,7 +32,6 @@ Config = Annotated[str | None, typer.Option(help="Configuration of the task's da
 Keywords = Annotated[list[str] | None, typer.Option("--data", help="Dataset keyword or task knob, name=value.")]
 Processes = Annotated[int | None, typer.Option(help="Processes that generate.")]
 
-STATE_LENGTHS = (64, 1024)
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
@@ -48,73 +44,6 @@ def main() -> None:
     except (ValueError, OSError, StrictDataclassError) as error:
         typer.secho(f"Error: {error}", fg="red", err=True)
         sys.exit(2)
-
-
-@app.command("list")
-def list_() -> None:
-    """Show mixers and tasks: sources, state sizes, eigenvalues, chance levels."""
-    from rich.table import Table
-
-    from hf_memory.auto import model_keys
-    from hf_memory.tasks import TASKS
-
-    console = _console()
-    mixers = Table(
-        title=f"Mixers (width 64, 2 layers; numbers held per sequence after {_either(STATE_LENGTHS)} tokens)"
-    )
-    for name in ("mixer", *(f"state at {length}" for length in STATE_LENGTHS), "eigenvalues", "source"):
-        mixers.add_column(name, justify="right" if name.startswith("state") else "left", overflow="fold")
-    for key in model_keys():
-        mixers.add_row(*mixer_facts(key))
-    tasks = Table(title="Tasks (chance of the headline metric at the training length)")
-    for name in ("task", "memory", "head", "headline metric", "chance", "configurations"):
-        tasks.add_column(name, justify="right" if name == "chance" else "left", overflow="fold")
-    for key in TASKS:
-        tasks.add_row(*task_facts(key))
-    console.print(mixers)
-    console.print(tasks)
-
-
-def mixer_facts(key: str) -> tuple[str, ...]:
-    """Key, state sizes, range of the eigenvalues' real parts on random inputs, and source of one mixer."""
-    import torch
-
-    from hf_memory.auto import mixer_config, mixer_model
-
-    torch.manual_seed(0)
-    model = mixer_model(mixer_config(key, vocab_size=16, hidden_size=64, num_hidden_layers=2)).eval()
-    sizes = [f"{model.state_size(length):,}" for length in STATE_LENGTHS]
-    spectrum = model.layers[0].mixer.transition_spectrum(torch.randn(1, 16, 64))
-    span = "" if spectrum is None else f"{spectrum.min().item():.2f} to {spectrum.max().item():.2f}"
-    text = inspect.getdoc(importlib.import_module(type(model).__module__)) or ""
-    return key, *sizes, span, source_of(text)
-
-
-def source_of(text: str) -> str:
-    """The source that a docstring names: after ``Source:``, else its first citation in brackets, else all others."""
-    line = " ".join(text.split())
-    named = re.search(r"Sources?: (.+?)(?<!al)\.(?: |$)", line)
-    if named:
-        return named.group(1)
-    cited = re.search(r"\(([A-Z][^()]*\d{4}[^()]*)\)", line)
-    if cited:
-        return cited.group(1)
-    name = r"[A-Z][\w-]+"
-    return "; ".join(dict.fromkeys(re.findall(rf"{name}(?:, {name})*(?: and {name}| et al\.)? \(\d{{4}}\)", line)))
-
-
-def task_facts(key: str) -> tuple[str, ...]:
-    """Key, kind of memory, head, headline metric with its chance level, and configurations of one task."""
-    from hf_memory.data.specification import length_bounds, specify
-
-    specification = specify(key)
-    task = specification.task
-    chance = task.chance_level(task.headline_metric, length_bounds(specification.train_length)[1])
-    level = "unknown" if math.isnan(chance) else f"{chance:.3f}"
-    metric = task.headline_metric.replace("_", " ")
-    others = len(task.presets) - 1
-    configurations = f"{specification.preset} and {others} more" if others else specification.preset
-    return key, task.category, task.head.replace("_", " "), metric, level, configurations
 
 
 @app.command(context_settings=_PASS_ON, add_help_option=False)
@@ -136,6 +65,7 @@ def evaluate(
     batch_size: Annotated[int, typer.Option(min=1, help="Rows per forward pass and process.")] = 256,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the Hub.")] = None,
     results: Annotated[Path | None, typer.Option(help="Folder to which the rows are written.")] = None,
+    generate: Annotated[bool, typer.Option("--generate", help="Also let the model write the answers itself.")] = False,
 ) -> None:
     """Measure recall and extrapolation of a checkpoint on the validation and test splits of a task."""
     from accelerate import Accelerator
@@ -153,11 +83,15 @@ def evaluate(
         folder = local_checkpoint(checkpoint, revision)
         rows = load_dataset(f"hf_memory/{task}", config, **keywords)
     splits = {name: rows[name] for name in rows if name != "train"}
-    found = evaluate_lengths(folder, specification, splits, batch_size=batch_size, accelerator=accelerator)
+    found = evaluate_lengths(
+        folder, specification, splits, batch_size=batch_size, accelerator=accelerator, generate=generate
+    )
     if accelerator.is_main_process:
         if results is not None:
             write_evaluation(results, found)
         print_rows(found)
+        if generate:
+            print_rows(found, f"generated_{specification.task.headline_metric}")
 
 
 @app.command()
@@ -245,17 +179,22 @@ def _configs(task: str, given: Sequence[str] | None, every: bool) -> list[str] |
     return config_names(task) if every else list(given) if given else None
 
 
-def print_rows(rows: "Sequence[Row]") -> None:
-    """Print one table per study: values over the test lengths, chance levels, parameters and state bytes."""
+def print_rows(rows: "Sequence[Row]", metric: str | None = None) -> None:
+    """Print one table per study: values over the test lengths, chance levels, parameters and state bytes.
+
+    Args:
+        rows: Result rows.
+        metric: What is shown; the headline metric by default.
+    """
     from rich.table import Table
 
     from hf_memory.report import FACTS, length_table, note
     from hf_memory.summary import studies, title
 
-    console = _console()
+    console = wide_console()
     for study in studies(rows):
-        lengths, lines = length_table(study)
-        table = Table(title=title(study), caption=note(study))
+        lengths, lines = length_table(study, metric)
+        table = Table(title=title(study), caption=note(study, metric))
         table.add_column("mixer")
         for name in (*map(str, lengths), *FACTS):
             table.add_column(name, justify="right")
@@ -264,18 +203,6 @@ def print_rows(rows: "Sequence[Row]") -> None:
             style = "dim" if line.level else None
             table.add_row(line.name, *(values[length] for length in lengths), *line.facts, style=style)
         console.print(table)
-
-
-def _console() -> "Console":
-    """A console that does not fold tables where the output is no terminal."""
-    from rich.console import Console
-
-    console = Console()
-    return console if console.is_terminal else Console(width=160)
-
-
-def _either(numbers: Sequence[int]) -> str:
-    return " and ".join(map(str, numbers))
 
 
 def _is_main_process() -> bool:

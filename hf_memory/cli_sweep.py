@@ -23,7 +23,7 @@ def sweep(
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed cells again.")] = False,
 ) -> None:
     """Run a recipe: mixers x sizes x learning rates x seeds. A sweep that was stopped goes on where it was."""
-    from hf_memory.recipe_files import load_recipe
+    from hf_memory.recipes_yaml import load_recipe
     from hf_memory.sweep import run_sweep
 
     loaded = load_recipe(recipe, profile)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
+from accelerate.utils import broadcast_object_list, gather_object
 from tqdm.auto import tqdm
 from transformers import AutoConfig
 
@@ -24,6 +24,7 @@ from hf_memory.data.collator import MemoryCollator
 from hf_memory.data.rows import RowSource
 from hf_memory.data.specification import Specification, changed_knobs, data_version, length_bounds
 from hf_memory.data.tensors import TensorRows
+from hf_memory.evaluation_generation import generate_answers
 from hf_memory.metrics import Count, MetricValue, add_counts, count_predictions, metric_values
 from hf_memory.modeling import MemoryPreTrainedModel
 from hf_memory.provenance import (
@@ -52,6 +53,7 @@ def evaluate_lengths(
     accelerator: Accelerator | None = None,
     revision: str | None = None,
     progress: bool = True,
+    generate: bool = False,
 ) -> list[Row]:
     """Evaluate a model on splits of a task, usually ``validation`` and every ``test_<length>``.
 
@@ -64,12 +66,15 @@ def evaluate_lengths(
         accelerator: Device, mixed precision and processes; by default one process on the model's device.
         revision: Branch, tag or commit of a checkpoint on the Hub.
         progress: Show a bar over the rows of all splits, on the main process.
+        generate: Also let the model write each answer itself, where a row has one answer after a prompt: the metrics of
+            what it writes stand beside the others, with ``generated_`` before their names.
 
     Returns:
         One row per split, the same in every process.
 
     Raises:
-        ValueError: If the model lacks the task's head or has fewer ids or classes than the task, or a split is unknown.
+        ValueError: If the model lacks the task's head or has fewer ids or classes than the task, a split is unknown,
+            or answers cannot be generated.
     """
     checkpoint = None if isinstance(model, MemoryPreTrainedModel) else str(model)
     loaded = model if isinstance(model, MemoryPreTrainedModel) else load_for_task(model, specification.task, revision)
@@ -82,13 +87,17 @@ def evaluate_lengths(
     was_training = loaded.training
     loaded.to(device).eval()
     is_main = accelerator is None or accelerator.is_main_process
-    total = sum(len(rows) for rows in splits.values())
+    total = sum(len(rows) for rows in splits.values()) * (2 if generate else 1)
     try:
         with tqdm(total=total, desc=f"evaluate {run.arm}", unit="row", disable=not (progress and is_main)) as bar:
-            return [
-                _evaluate_split(loaded, specification, name, TensorRows(rows), run, batch_size, accelerator, bar)
+            found = [
+                _evaluate_split(
+                    loaded, specification, name, TensorRows(rows), run, batch_size, accelerator, bar, generate
+                )
                 for name, rows in splits.items()
             ]
+        # Processes differ in the times that they measure; the rows are those of the first.
+        return found if accelerator is None else broadcast_object_list(found)
     finally:
         loaded.train(was_training)
 
@@ -102,13 +111,18 @@ def _evaluate_split(
     batch_size: int,
     accelerator: Accelerator | None,
     bar: Any,
+    generate: bool,
 ) -> Row:
-    """One forward pass over a split, and its row."""
+    """One forward pass over a split, with ``generate`` also its answers, and the row of both."""
     started = time.perf_counter()
     columns = predict(model, rows, batch_size, accelerator, bar)
     part = specification.splits[name].parts[0]
     length = max(length_bounds(found.length)[1] for found in specification.splits[name].parts)
     metrics = split_metrics(specification, name, rows.lengths.numpy(), columns)
+    if generate:
+        written = generate_answers(model, rows, batch_size, accelerator, bar)
+        found = split_metrics(specification, name, rows.lengths.numpy(), written)
+        metrics.update({f"generated_{metric}": value for metric, value in found.items()})
     numbers, size = measure_state(model, part.task.row_length(length))
     low, high = length_bounds(specification.train_length)
     counts = parameter_counts(model)
@@ -234,6 +248,8 @@ def write_evaluation(folder: str | os.PathLike[str], rows: list[Row]) -> Path:
         "data_version": row.data_version,
         "splits": {found.split: found.measured().denominator for found in rows},
     }
+    if any(metric.startswith("generated_") for metric in row.metrics):
+        definition["generated"] = True
     return write_cell(folder, definition, [dataclasses.replace(found, cell=digest(definition)) for found in rows])
 
 

@@ -14,6 +14,7 @@ from hf_memory.data.builder import load_dataset
 from hf_memory.data.collator import MemoryCollator
 from hf_memory.data.specification import Specification, data_version, length_bounds
 from hf_memory.data.tensors import TensorRows
+from hf_memory.data.tokenizers import task_tokenizer
 from hf_memory.evaluation import evaluate_lengths
 from hf_memory.modeling import MemoryPreTrainedModel
 from hf_memory.provenance import Run, config_digest, save_run, weights_digest
@@ -143,6 +144,7 @@ class Experiment:
         )
         if trainer.is_world_process_zero():
             save_run(output_dir, run)
+            task_tokenizer(self.specification.task).save_pretrained(output_dir)
             write_cell(results, definition, found)
         trainer.accelerator.wait_for_everyone()
         if arguments.push_to_hub:

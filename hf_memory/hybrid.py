@@ -4,6 +4,9 @@
 
 Each entry is a mixer key, or a dictionary with a key and fields of that mixer's config. Fields that all mixers share
 come from the hybrid's own config. The state is that of the layers, and so is every law that they obey.
+
+Source: the layers' own, and for the published stacks (:data:`PRESETS`) Arora et al. (2023), "Zoology", and Arora et al.
+(2024), "Simple linear attention language models balance the recall-throughput tradeoff".
 """
 
 import copy
@@ -31,10 +34,8 @@ PRESETS: dict[str, list[Layer]] = {
     "attention_delta_net": ["delta_net", "attention"],
     "window_mamba": ["mamba", {"mixer": "attention", "window": 64}],
 }
-"""Stacks by name: the two layers of Zoology's Based (Arora et al., 2023), the 27 of the released Based 360M (Arora et
-al.,
-2024: a Taylor layer and a window at every fifth block; hidden_size 1024), and recurrent layers with attention between
-    them.
+"""Stacks by name: the two layers of Zoology's Based, the 27 of the released Based 360M (hidden_size 1024, with a Taylor
+layer and a window in every five), and recurrent layers with attention between them.
 """
 
 

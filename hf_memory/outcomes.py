@@ -20,7 +20,7 @@ from hf_memory.recipes import Recipe
 from hf_memory.report import SWEEP_ENDING
 from hf_memory.results import Row, cell_path, recover_rows
 from hf_memory.storage import encode, write_text
-from hf_memory.watched import HistoryPoint, read_history
+from hf_memory.sweep_run import HistoryPoint, read_history
 
 logger = logging.getLogger(__name__)
 
@@ -78,8 +78,9 @@ class Result:
         splits = self.cell.experiment().specification.splits
         if split not in splits:
             raise ValueError(f"split: {self.cell.name} has no {split!r} (known: {', '.join(splits)})")
-        part = splits[split].parts[0]
-        level = part.task.chance_level(metric, length_bounds(part.length)[1])
+        parts = splits[split].parts
+        levels = [part.task.chance_level(metric, length_bounds(part.length)[1]) for part in parts]
+        level = statistics.fmean(levels, weights=[part.num_examples for part in parts])
         return 0.0 if math.isnan(level) else level
 
     def curve(self, split: str, metric: str) -> list[tuple[int, float]]:

@@ -1,6 +1,6 @@
 """Recipes: a published figure as one file, with its claim, its settings and the outcome that it predicts.
 
-Every key of a file is checked against :class:`Recipe`, where it is documented; :mod:`hf_memory.recipe_files` reads it.
+Every key of a file is checked against :class:`Recipe`, where it is documented; :mod:`hf_memory.recipes_yaml` reads it.
 """
 
 import dataclasses

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 
-from hf_memory.evaluation import parameter_counts
 from hf_memory.modeling import MemoryPreTrainedModel
+from hf_memory.provenance import parameter_counts
 from hf_memory.tasks.base import Task
 from hf_memory.training import model_for_task
 

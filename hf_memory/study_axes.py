@@ -78,11 +78,14 @@ def draw_levels(axes: Axes, study: Study, results: Sequence[Result], split: str)
     measured = row.measured(study.recipe.metric_name)
     if measured.chance is not None and math.isfinite(measured.chance):
         axes.axhline(measured.chance, color="black", linestyle=":", linewidth=1.4, label="chance", zorder=2)
+    equal: dict[float, list[str]] = {}
     for name, value in measured.baselines.items():
         if math.isfinite(value) and value != measured.chance:
-            axes.axhline(value, color="#9a9a9a", linewidth=0.8, zorder=1)
-            axes.annotate(name.replace("_", " "), (0.99, value), xycoords=("axes fraction", "data"), fontsize=7,
-                          color="#6b6b6b", va="bottom", ha="right")  # fmt: skip
+            equal.setdefault(value, []).append(name.replace("_", " "))
+    for value, names in equal.items():
+        axes.axhline(value, color="#9a9a9a", linewidth=0.8, zorder=1)
+        axes.annotate(", ".join(names), (0.99, value), xycoords=("axes fraction", "data"), fontsize=7, color="#6b6b6b",
+                      va="bottom", ha="right")  # fmt: skip
 
 
 def finish(axes: Axes, x: str, y: str, title: str) -> None:

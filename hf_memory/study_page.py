@@ -90,7 +90,8 @@ document.querySelectorAll("table.sortable").forEach(table => {
     heads.forEach(other => other.removeAttribute("aria-sort"));
     head.setAttribute("aria-sort", sign === 1 ? "ascending" : "descending");
     const rows = [...table.tBodies[0].rows];
-    rows.sort((a, b) => sign * compare(keyOf(a.cells[column]), keyOf(b.cells[column])));
+    const level = row => Number(row.classList.contains("level"));  // chance and baselines stay below
+    rows.sort((a, b) => level(a) - level(b) || sign * compare(keyOf(a.cells[column]), keyOf(b.cells[column])));
     rows.forEach(row => table.tBodies[0].append(row));
   }));
 });

@@ -25,7 +25,7 @@ from hf_memory.study_axes import (
     to_csv,
 )
 from hf_memory.summary import studies as split_studies
-from hf_memory.watched import as_diverged
+from hf_memory.sweep_run import as_diverged
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +118,9 @@ def rate_drawing(study: Study, group: str, results: Sequence[Result]) -> Drawing
         axes.axvline(rate, color="#b0b0b0", linewidth=0.8, linestyle=(0, (2, 3)), zorder=0)
     axes.set_xscale("log")
     draw_levels(axes, study, searched, "validation")
-    finish(axes, "peak learning rate (dashed: the four points of Arora et al., 2024)", metric, group)
+    finish(
+        axes, "peak learning rate (dashed: the four points of Arora et al., 2024)", metric, group or study.recipe.title
+    )
     return Drawing(
         drawing_name(study, group, "rates"),
         "Validation against learning rate. A run that failed or diverged counts as chance.",
@@ -147,7 +149,7 @@ def state_drawing(study: Study, group: str, results: Sequence[Result]) -> Drawin
     axes.step(*zip(*frontier, strict=True), where="post", color="#777777", linewidth=1, label="frontier", zorder=1)
     axes.set_xscale("log", base=2)
     draw_levels(axes, study, results, points[0][3].split)
-    finish(axes, "bytes of state per sequence", metric, group)
+    finish(axes, "bytes of state per sequence", metric, group or study.recipe.title)
     return Drawing(
         drawing_name(study, group, "state"),
         "Against bytes of state at the training length; the frontier is the best mean with at most so many bytes.",
@@ -191,7 +193,7 @@ def size_drawing(study: Study, group: str, results: Sequence[Result]) -> Drawing
         draw_line(axes, curve, values, styles_of(study)[arms[curve]])
     axes.set_xscale("log", base=2)
     draw_levels(axes, study, results, "validation")
-    finish(axes, axis, metric, group)
+    finish(axes, axis, metric, group or study.recipe.title)
     header = ("arm", axis, "depth", "parameters_non_embedding", "seed", "value", "cell")
     caption = f"Against {axis}, one line for each arm and depth."
     return Drawing(drawing_name(study, group, axis), caption, figure, to_csv(header, table))
@@ -218,7 +220,7 @@ def training_drawings(study: Study, group: str, results: Sequence[Result]) -> li
             axes.axhline(study.recipe.plateau, color="#b3261e", linewidth=0.9, linestyle=(0, (4, 2)), label="plateau")
         axes.set_xscale("log")
         draw_levels(axes, study, chosen, split)
-        finish(axes, "steps", f"{metric} on {split}", group)
+        finish(axes, "steps", f"{metric} on {split}", group or study.recipe.title)
         drawings.append(
             Drawing(
                 drawing_name(study, group, f"training-{split}"),

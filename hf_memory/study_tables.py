@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from hf_memory.judging import Judgement
 from hf_memory.metrics import extrapolation_length
 from hf_memory.outcomes import Result, Study
-from hf_memory.studies import binomial_interval, seeds_that_pass
+from hf_memory.plans import search_place
+from hf_memory.studies import best_of_n, binomial_interval, plateau, seeds_that_pass
 from hf_memory.study_axes import label_of
 from hf_memory.study_plots import home_split
 
@@ -74,8 +75,8 @@ def place_tables(study: Study, name: str) -> list[PageTable]:
     if study.recipe.fixed_learning_rate is not None and len(study.recipe.learning_rates) > 1:
         title = f"With learning rate {study.recipe.fixed_learning_rate:g} for all"
         tables.append(_place_table(study, f"{name}-fixed", title, "fixed"))
-    ticks = tick_table(study, f"{name}-ticks")
-    return [*tables, ticks] if ticks else tables
+    others = (tick_table(study, f"{name}-ticks"), tries_table(study, f"{name}-tries"))
+    return [*tables, *(table for table in others if table is not None)]
 
 
 def _place_table(study: Study, name: str, title: str, rate: str) -> PageTable:
@@ -176,6 +177,23 @@ def tick_table(study: Study, name: str) -> PageTable | None:
     return PageTable(name, "Ticks", note, ("arm", "reaches", *map(str, lengths)), tuple(lines))
 
 
+def tries_table(study: Study, name: str) -> PageTable | None:
+    """What is reached on ``validation`` by trying 1, 2, ... of the rates: a longer search favours noisy mixers."""
+    rates = sorted({result.cell.learning_rate for result in study.results if result.cell.stage == "search"})
+    if len(rates) < 2:
+        return None
+    lines = []
+    for place in study.places():
+        choice = study.choice(place)
+        if choice is None or search_place(study.recipe, place) != place:
+            continue
+        found = [TableCell(f"{value:.3f}", value) for value in best_of_n(list(choice.curve.values()))]
+        lines.append(TableLine((TableCell(label_of(place)), *found)))
+    note = "Expected best on validation of so many rates drawn from the grid, from the mean over seeds of each rate."
+    columns = ("arm", *(f"best of {count}" for count in range(1, len(rates) + 1)))
+    return PageTable(name, "Best of how many tries", note, columns, tuple(lines), filter=False)
+
+
 def _tick(values: Sequence[float], length: int, first: Sequence[float], first_length: int, whole: bool) -> TableCell:
     """How many seeds pass at one length; for whole-sequence metrics with the accuracy per step."""
     if not values:
@@ -215,6 +233,7 @@ def cell_table(study: Study, name: str) -> PageTable:
                     TableCell(str(training["optim_groups"])),
                     TableCell(row.stop_rule or "" if row else "", kind="text"),
                     TableCell(str(result.cell.evaluate["points"])),
+                    _plateau(study, result),
                     *(_run_value(result, split, metric) for split in splits),
                     TableCell(result.digest),
                 )
@@ -222,9 +241,18 @@ def cell_table(study: Study, name: str) -> PageTable:
         )
     columns = (
         "arm", *axes, "stage", "learning rate", "seed", "outcome", "steps", "tokens", "seconds", "clip", "groups",
-        "stop rule", "evaluations", *splits, "cell",
+        "stop rule", "evaluations", "on plateau", *splits, "cell",
     )  # fmt: skip
     return PageTable(name, "All runs", f"{metric.replace('_', ' ')} of each run.", columns, tuple(lines))
+
+
+def _plateau(study: Study, result: Result) -> TableCell:
+    """Share of the steps that a run spent on the plateau, where the recipe has one."""
+    level, curve = study.recipe.plateau, result.curve("validation", study.recipe.metric_name)
+    if level is None or not curve:
+        return TableCell("")
+    share = plateau(curve, level)
+    return TableCell(f"{share:.0%}", share)
 
 
 def _run_value(result: Result, split: str, metric: str) -> TableCell:

@@ -5,7 +5,6 @@ edge, for all arms alike. Then fresh seeds at the rate that was best on ``valida
 again, so that a sweep that was stopped goes on, and two sweeps on one folder share the work.
 """
 
-import contextlib
 import dataclasses
 import logging
 import os
@@ -16,13 +15,12 @@ from typing import Any, Protocol
 from tqdm.auto import tqdm
 
 from hf_memory.cells import Cell, Outcome, find_failures, state_of
-from hf_memory.evaluation import measure_state
 from hf_memory.outcomes import Choice, Study, assemble, choose, write_record
 from hf_memory.plans import Setting, final_cells, make_settings, next_rates, search_cells, search_place
+from hf_memory.provenance import measure_state
 from hf_memory.recipes import Recipe
 from hf_memory.results import cell_path, recover_rows
 from hf_memory.training import model_for_task
-from hf_memory.watched import RUNS
 from hf_memory.workers import LocalWorkers, Report
 
 logger = logging.getLogger(__name__)
@@ -103,10 +101,7 @@ def run_sweep(
         failure.unlink(missing_ok=True)
     settings = make_settings(recipe)
     with make_workers(backend, workers, gpu_share) as pool, _Sweep(recipe, results, settings, pool, progress) as sweep:
-        study = sweep.run()
-    with contextlib.suppress(OSError):  # another sweep may still be writing there
-        (results / RUNS).rmdir()
-    return study
+        return sweep.run()
 
 
 def make_workers(backend: str, workers: int | None, gpu_share: float = 0.0) -> Workers:

@@ -4,6 +4,7 @@ On a CPU, one process per core with one thread does two to six times the work of
 worker has a pipe of its own, so that the parent knows which cell is lost when a worker is killed.
 """
 
+import contextlib
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -50,8 +51,11 @@ class LocalWorkers:
         while len(self._workers) < min(self.size, len(waiting)):
             self._workers.append(_Worker(self._context, results))
         while waiting or elsewhere or any(worker.cell for worker in self._workers):
-            for worker in self._workers:
+            for index, worker in enumerate(self._workers):
                 if waiting and worker.cell is None:
+                    if not worker.process.is_alive():
+                        worker.end()
+                        worker = self._workers[index] = _Worker(self._context, results)
                     worker.start(waiting.pop(0))
             busy = {worker.connection: worker for worker in self._workers if worker.cell}
             for connection in multiprocessing.connection.wait(list(busy)) if busy else []:
@@ -100,10 +104,8 @@ class _Worker:
     def start(self, cell: Cell) -> None:
         """Hand a cell to the process; a process that is gone shows when its outcome is read."""
         self.cell, self.started = cell, time.monotonic()
-        try:
+        with contextlib.suppress(OSError):
             self.connection.send(cell)
-        except OSError:
-            self.connection.close()
 
     def end(self) -> int | None:
         """End the process and return its exit code."""

@@ -9,7 +9,7 @@ from hf_memory.outcomes import Result, Study
 from hf_memory.plans import final_cells, make_settings, search_cells
 from hf_memory.recipes import Recipe
 from hf_memory.results import Row
-from hf_memory.watched import HistoryPoint
+from hf_memory.sweep_run import HistoryPoint
 
 TINY_DATA = {"length": 8, "test_lengths": [8, 12], "num_validation": 32, "num_test": 16}
 

@@ -1,5 +1,6 @@
 """The command line: what it prints and writes, and what it says when it is asked for what does not exist."""
 
+import importlib
 import json
 import os
 import runpy
@@ -10,10 +11,11 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from hf_memory import cli, demo
+from hf_memory import cli, cli_list, demo
 from hf_memory.arguments import parse_arguments, parse_fields
-from hf_memory.auto import model_keys
+from hf_memory.auto import mixer_config, mixer_model, model_keys
 from hf_memory.experiment import Experiment
+from hf_memory.ops._kernels import available_backends, use_backend
 from hf_memory.results import read_definition, read_rows
 from hf_memory.tasks import TASKS
 
@@ -46,23 +48,58 @@ def test_list_shows_every_mixer_and_task(monkeypatch):
     assert [cell.strip() for cell in lines["lstm"].split("│")[2:4]] == ["256", "256"]
     assert [cell.strip() for cell in lines["attention"].split("│")[2:4]] == ["16,384", "262,144"]
     assert "Vaswani et al., 2017" in lines["attention"]
+    header = next(line for line in output.splitlines() if "mixer" in line and "source" in line)
+    assert [cell.strip() for cell in header.strip("┃").split("┃")] == [
+        *("mixer", "state at 64", "state at 1024", "eigenvalues", "backend", "source")
+    ]
+    assert [cell.strip() for cell in lines["attention"].split("│")[4:6]] == ["none", "torch"]
     assert "0.516" in lines["bit_parity"]
     assert "0.250" in lines["mqar"]
 
 
-@pytest.mark.parametrize("key", [key for key in model_keys() if key != "hybrid"])
+@pytest.mark.parametrize("key", model_keys())
 def test_every_mixer_names_its_source_with_a_year(key):
-    fact = cli.mixer_facts(key)
+    fact = cli_list.mixer_facts(key)
     assert fact[0] == key
     assert any(word.strip("(),.;:").isdigit() and len(word.strip("(),.;:")) == 4 for word in fact[-1].split()), fact[-1]
 
 
+@pytest.mark.parametrize(
+    ("key", "operations"),
+    [
+        ("attention", []),
+        ("mamba", ["selective_scan"]),
+        ("h3", ["diagonal_ssm", "long_convolution"]),
+        ("ids4", ["ids4"]),
+    ],
+)
+def test_operations_of_a_mixer_are_the_files_that_it_calls(key, operations):
+    module = importlib.import_module(f"hf_memory.mixers.{key}")
+    assert sorted(cli_list.operations_of(module)) == operations
+
+
+def test_backend_is_the_one_that_runs():
+    config = mixer_config("hybrid", vocab_size=4, hidden_size=8, layers=["attention", "qlstm", "lru"])
+    model = mixer_model(config)
+    with use_backend("torch"):
+        assert cli_list.backends_of(model) == ["torch"]
+    installed = "numba" in available_backends()
+    assert cli_list.backends_of(model) == (["torch", "numba"] if installed else ["torch"])
+    assert cli_list.mixer_facts("lru")[4] == ("numba" if installed else "torch")
+
+
 def test_source_is_read_from_the_docstring():
-    assert cli.source_of("A.\n\nSource: Doe et al. (2020), eq. 3. State: one.") == "Doe et al. (2020), eq"
-    assert cli.source_of("A.\n\nSource: Doe et al. (2020), equation 3. State: one.") == "Doe et al. (2020), equation 3"
-    assert cli.source_of("y = x (Doe, 1990, equation 1)\n(Roe, 2000)") == "Doe, 1990, equation 1"
-    assert cli.source_of("After Doe and Roe (1990), and Poe et al. (2000).") == "Doe and Roe (1990); Poe et al. (2000)"
-    assert cli.source_of("Nothing.") == ""
+    assert cli_list.source_of("A.\n\nSource: Doe et al. (2020), eq. 3. State: one.") == "Doe et al. (2020), eq"
+    assert (
+        cli_list.source_of("A.\n\nSource: Doe et al. (2020), equation 3. State: one.")
+        == "Doe et al. (2020), equation 3"
+    )
+    assert cli_list.source_of("y = x (Doe, 1990, equation 1)\n(Roe, 2000)") == "Doe, 1990, equation 1"
+    assert (
+        cli_list.source_of("After Doe and Roe (1990), and Poe et al. (2000).")
+        == "Doe and Roe (1990); Poe et al. (2000)"
+    )
+    assert cli_list.source_of("Nothing.") == ""
 
 
 def test_train_writes_rows_and_a_checkpoint_that_evaluate_and_report_read(monkeypatch, capsys):
@@ -73,7 +110,8 @@ def test_train_writes_rows_and_a_checkpoint_that_evaluate_and_report_read(monkey
     assert [row.split for row in rows] == ["validation", "test_8", "test_16"]
     assert {(row.mixer, row.steps, row.tokens, row.seed) for row in rows} == {("lstm", 3, 3 * 16 * 8, 0)}
     assert "bit_parity, trained at 8" in result.output
-    assert sorted(os.listdir("run")) == ["config.json", "hf_memory_run.json", "model.safetensors", "training_args.json"]
+    weights = ["config.json", "hf_memory_run.json", "model.safetensors", "training_args.json"]
+    assert sorted(os.listdir("run")) == [*weights[:3], "tokenizer.json", "tokenizer_config.json", weights[3]]
     data = ["--data", "length=8", "--data", "test_lengths=[8,16]", "--data", "num_train=512"]
     data += ["--data", "num_validation=64", "--data", "num_test=64"]
     result = runner.invoke(cli.app, ["evaluate", "run", "--task", "bit_parity", "--results", "again", *data])

@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from hf_memory.plans import make_settings
-from hf_memory.recipe_files import load_recipe, merge
 from hf_memory.recipes import Recipe
+from hf_memory.recipes_yaml import load_recipe, merge
 from hf_memory.storage import encode
 from tests.sweep_examples import planned, tiny_recipe
 

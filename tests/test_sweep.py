@@ -10,7 +10,7 @@ from hf_memory.cells import Cell, failure_path
 from hf_memory.cli import app
 from hf_memory.outcomes import find_records, read_study
 from hf_memory.plans import make_settings, next_rates, search_cells
-from hf_memory.recipe_files import load_recipe
+from hf_memory.recipes_yaml import load_recipe
 from hf_memory.results import cell_path
 from hf_memory.sweep import dry_run, make_workers, run_sweep
 from tests.sweep_examples import InlineWorkers, planned, tiny_recipe
@@ -78,14 +78,14 @@ def test_a_damaged_file_is_kept_aside_and_its_cell_runs_again(tmp_path, workers)
 def test_a_failed_cell_does_not_stop_the_rest_and_counts_as_chance(tmp_path, workers, monkeypatch):
     recipe = tiny_recipe()
     broken = search_cells(recipe, make_settings(recipe), recipe.learning_rates)[0]
-    run_into = hf_memory.watched.WatchedExperiment.run_into
+    run_into = hf_memory.sweep_run.WatchedExperiment.run_into
 
     def sometimes(self, results, beat):
         if (self.arm, self.training["learning_rate"]) == ("lstm", 1e-3):
             raise RuntimeError("no luck")
         return run_into(self, results, beat)
 
-    monkeypatch.setattr(hf_memory.watched.WatchedExperiment, "run_into", sometimes)
+    monkeypatch.setattr(hf_memory.sweep_run.WatchedExperiment, "run_into", sometimes)
     study = run_sweep(recipe, tmp_path, progress=False)
     failed = [result for result in study.results if result.error]
     assert {result.error for result in failed} == {"RuntimeError: no luck"}
@@ -93,7 +93,7 @@ def test_a_failed_cell_does_not_stop_the_rest_and_counts_as_chance(tmp_path, wor
     assert study.choice(failed[0].cell.place).curve[1e-3] == 9 / 16
     assert sum(bool(result.rows) for result in study.results) + len(failed) == len(study.results) == 6
     assert json.loads(failure_path(tmp_path, broken.digest).read_text())["name"] == broken.name
-    monkeypatch.setattr(hf_memory.watched.WatchedExperiment, "run_into", run_into)
+    monkeypatch.setattr(hf_memory.sweep_run.WatchedExperiment, "run_into", run_into)
     workers.ran.clear()
     run_sweep(recipe, tmp_path, progress=False)
     assert workers.ran == []

@@ -6,12 +6,12 @@ import math
 import numpy as np
 import pytest
 
-import hf_memory.watched
+import hf_memory.sweep_run
 from hf_memory.cells import find_failures, read_failure, run_cell, state_of
 from hf_memory.outcomes import assemble
 from hf_memory.results import cell_path, read_definition, read_rows
 from hf_memory.storage import claim
-from hf_memory.watched import RUNS, as_diverged, read_history
+from hf_memory.sweep_run import as_diverged, read_history
 from tests.sweep_examples import planned, tiny_recipe
 
 METRIC = "token_accuracy"
@@ -35,7 +35,7 @@ def test_a_cell_leaves_its_rows_under_its_digest_and_is_not_run_again(tmp_path):
     assert rows[0].schedule == "cosine, linear warm-up over 10% of the steps, gradients clipped at 1, weight decay 0.1"
     assert rows[0].stop_rule == "3 steps"
     assert read_definition(cell_path(tmp_path, cell.digest))["training"]["max_grad_norm"] == 1.0
-    assert not list((tmp_path / RUNS).iterdir())
+    assert {path.name for path in tmp_path.iterdir()} == {f"{cell.digest}.jsonl"}
 
 
 def test_looking_at_a_run_does_not_change_it(tmp_path):
@@ -92,13 +92,13 @@ def test_a_cell_that_is_claimed_is_left_alone(tmp_path):
 
 
 def test_a_diverged_run_ends_early_and_counts_as_chance(tmp_path, monkeypatch):
-    predict = hf_memory.watched.predict
+    predict = hf_memory.sweep_run.predict
 
     def diverging(*args, **kwargs):
         columns = predict(*args, **kwargs)
         return {**columns, "token_loss": np.full_like(columns["token_loss"], math.nan)}
 
-    monkeypatch.setattr(hf_memory.watched, "predict", diverging)
+    monkeypatch.setattr(hf_memory.sweep_run, "predict", diverging)
     monkeypatch.setattr("hf_memory.evaluation.predict", diverging)
     recipe = tiny_recipe(training={"steps": 4, "batch_size": 8}, evaluate={"points": 3, "rows": 32})
     cell = planned(recipe)[0]

@@ -98,7 +98,7 @@ def test_damage_is_named_and_the_rest_is_used(tmp_path):
 
 def test_tables_hold_chosen_rates_ticks_and_outcomes():
     study = made_up(recipe_of(fixed_learning_rate=1e-3), VALUES, history=HISTORY)
-    chosen, fixed, ticks = place_tables(study, "t")
+    chosen, fixed, ticks, tries = place_tables(study, "t")
     lines = {(line.cells[0].text, line.cells[1].text): [cell.text for cell in line.cells] for line in chosen.lines}
     assert lines["lstm", "8"][2] == "0.01 (best of 2, on the edge)"
     assert lines["gru", "8"][2] == "0.001 (best of 2, on the edge)"
@@ -112,6 +112,7 @@ def test_tables_hold_chosen_rates_ticks_and_outcomes():
         "✓ 1/1 (0.21, 1.00)",
         "✗ 0/1 (0.00, 0.79)",
     ]
+    assert [cell.text for cell in tries.lines[0].cells] == ["lstm, width 8", "0.925", "0.950"]
     outcomes = {(line.cells[0].text, line.cells[3].text): line.cells[5].text for line in cell_table(study, "c").lines}
     assert outcomes["gru", "0.01"] == "ValueError: broken"
     assert outcomes["gru", "0.001"] == "finished"
@@ -159,3 +160,10 @@ def test_figures_show_rates_state_width_and_training():
 def test_frontier_holds_the_points_that_none_beats_with_less():
     assert frontier_of([(4, 0.5), (1, 0.2), (2, 0.1), (8, 0.4), (16, 0.9)]) == [(1, 0.2), (4, 0.5), (16, 0.9)]
     assert frontier_of([(1, 0.2), (1, 0.3)]) == [(1, 0.3)]
+
+
+def test_runs_say_how_long_they_were_on_the_plateau():
+    study = made_up(recipe_of(plateau=0.45, grid={}), VALUES, history={"lstm": [(10, 0.5), (60, 0.6), (100, 0.9)]})
+    table = cell_table(study, "c")
+    column = table.columns.index("on plateau")
+    assert [line.cells[column].text for line in table.lines] == ["60%", "60%", "", ""]

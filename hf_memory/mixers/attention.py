@@ -1,6 +1,6 @@
 """Softmax attention with five position codes and an optional sliding window.
 
-    o_t = W_o sum_s softmax_s(q_t . k_s / sqrt(K) + bias) v_s        (Vaswani et al., 2017, equations 1 and 5)
+    o_t = W_o sum_s softmax_s(q_t . k_s / sqrt(K) + bias) v_s        (Vaswani et al., 2017, section 3.2)
 
 Symbols: q, k, v = linear maps of the input per head; s runs over positions with 0 <= t - s < ``window``.
 Position codes: none; RoPE (Su et al., 2021, equation 34; half-split layout, as in Llama); ALiBi (Press et al., 2022,

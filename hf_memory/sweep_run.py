@@ -4,9 +4,7 @@ import dataclasses
 import json
 import logging
 import math
-import os
-import shutil
-import time
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,11 +13,10 @@ import torch
 from transformers import TrainerCallback, TrainingArguments
 
 from hf_memory.data.builder import load_dataset
-from hf_memory.data.specification import length_bounds
 from hf_memory.data.tensors import TensorRows
-from hf_memory.evaluation import Run, evaluate_lengths, predict
+from hf_memory.evaluation import evaluate_lengths, predict, split_metrics
 from hf_memory.experiment import Experiment
-from hf_memory.metrics import evaluate_predictions
+from hf_memory.provenance import Run
 from hf_memory.results import Row, write_cell
 from hf_memory.storage import decode, digest, encode, write_text
 from hf_memory.studies import log_spaced
@@ -29,9 +26,6 @@ logger = logging.getLogger(__name__)
 
 Beat = Callable[[int], None]
 """Told of every step."""
-
-RUNS = "running"
-"""Folder, inside that of the results, of what Trainer writes; emptied when a run ends."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,22 +55,20 @@ class WatchedExperiment(Experiment):
         return log_spaced(self.evaluate.get("points", 0), self.training["max_steps"])
 
     def run_into(self, results: Path, beat: Beat) -> list[Row]:
-        """Train, evaluate and write the rows, then the history before them."""
-        output_dir = results / RUNS / f"{os.getpid()}-{time.monotonic_ns()}"
-        arguments = self.make_arguments(str(output_dir))
-        definition = self.definition(arguments)
-        cell = digest(definition)
-        keywords = definition["data"]
-        rows = load_dataset(f"hf_memory/{definition['task']}", definition["preset"], **keywords)
-        history = History(self, rows, beat)
-        try:
+        """Train, evaluate, and write the history and then the rows, whose file says that the run is finished."""
+        with tempfile.TemporaryDirectory(prefix="hf_memory-") as output_dir:
+            arguments = self.make_arguments(output_dir)
+            if arguments.n_gpu > 1:
+                raise ValueError(f"{arguments.n_gpu} GPUs are visible to one run; set CUDA_VISIBLE_DEVICES or use ray")
+            definition = self.definition(arguments)
+            cell = digest(definition)
+            rows = load_dataset(f"hf_memory/{definition['task']}", definition["preset"], **definition["data"])
+            history = History(self, rows, beat)
             trainer, seconds = self._train(arguments, rows, [history])
             trainer.save_model()
             run = self._facts(trainer, cell, seconds)
             splits = {name: rows[name] for name in rows if name != "train"}
             found = evaluate_lengths(trainer.model, self.specification, splits, run=run, progress=False)
-        finally:
-            shutil.rmtree(output_dir, ignore_errors=True)
         found = [as_diverged(row) if math.isnan(row.measured("loss").value) else row for row in found]
         write_history(results, cell, history.points)
         write_cell(results, definition, found)
@@ -121,12 +113,16 @@ class History(TrainerCallback):
     def __init__(self, experiment: WatchedExperiment, rows: Mapping[str, Any], beat: Beat):
         self.experiment, self.beat, self.points = experiment, beat, list[HistoryPoint]()
         self._steps = set(experiment.steps)
-        size = experiment.evaluate.get("rows", 512)
         wanted = experiment.evaluate.get("splits", []) if self._steps else []
         unknown = [name for name in wanted if name not in rows]
         if unknown:
             raise ValueError(f"evaluate: {unknown[0]!r} is no split (known: {', '.join(rows)})")
-        self._rows = {name: TensorRows(rows[name].select(range(min(size, len(rows[name]))))) for name in wanted}
+        self._rows = {name: TensorRows(rows[name].select(range(self._size(name, len(rows[name]))))) for name in wanted}
+
+    def _size(self, split: str, num_rows: int) -> int:
+        """Rows of a split that are looked at; all where it mixes laws, which are told apart by their order."""
+        mixed = len(self.experiment.specification.splits[split].parts) > 1
+        return num_rows if mixed else min(num_rows, self.experiment.evaluate.get("rows", 512))
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         """Evaluate where it is due, and decide whether to go on."""
@@ -153,8 +149,7 @@ class History(TrainerCallback):
         model.eval()
         columns = predict(model, rows, 256)
         model.train()
-        part = self.experiment.specification.splits[name].parts[0]
-        values = evaluate_predictions(part.task, length_bounds(part.length)[1], **columns)
+        values = split_metrics(self.experiment.specification, name, rows.lengths.numpy(), columns)
         found = {metric: float(value.value) for metric, value in values.items()}
         return dict.fromkeys(found, math.nan) if math.isnan(found["loss"]) else found
 

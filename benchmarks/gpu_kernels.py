@@ -1,0 +1,195 @@
+"""The kernels behind operations: right against the float64 definition, and fast beside the torch form, in one run."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.gpu_common import Clock, Scale, first_line, relative, timed
+from hf_memory.layers import ShortConvolution
+from hf_memory.ops._kernels import KERNELS, load_kernel
+from hf_memory.ops.delta_rule import delta_rule, delta_rule_recurrent
+from hf_memory.ops.diagonal_scan import diagonal_scan, diagonal_scan_recurrent
+from hf_memory.ops.linear_attention import linear_attention, linear_attention_recurrent
+from hf_memory.ops.taylor_attention import taylor_attention, taylor_attention_recurrent
+from hf_memory.ops.wkv import wkv, wkv_recurrent
+
+Tensors = list[Tensor]
+HEAD = 64
+"""Numbers per head."""
+
+
+def scan_inputs(batch: int, length: int, width: int, dtype: torch.dtype) -> Tensors:
+    """Decays just below one in size, real of both signs or complex, inputs and a state."""
+    decay = torch.randn(batch, length, width, dtype=dtype)
+    decay = decay / decay.abs() * (1 - 0.1 * torch.rand(batch, length, width))
+    return [decay, torch.randn(batch, length, width, dtype=dtype), torch.randn(batch, width, dtype=dtype)]
+
+
+def attention_inputs(batch: int, length: int, width: int, dtype: torch.dtype, key_dim: int = HEAD) -> Tensors:
+    """Unit queries and keys, and values."""
+    heads = max(1, width // HEAD)
+    shape = (batch, length, heads)
+    query, key = (nn.functional.normalize(torch.randn(*shape, key_dim), dim=-1) for _ in range(2))
+    return [tensor.to(dtype) for tensor in (query, key, torch.randn(*shape, HEAD))]
+
+
+def delta_inputs(batch: int, length: int, width: int, dtype: torch.dtype) -> Tensors:
+    """Those of attention, strengths of writes and a state."""
+    tensors = attention_inputs(batch, length, width, dtype)
+    heads = tensors[0].shape[2]
+    return [*tensors, torch.rand(batch, length, heads).to(dtype), torch.randn(batch, heads, HEAD, HEAD)]
+
+
+def wkv_inputs(batch: int, length: int, width: int, dtype: torch.dtype) -> Tensors:
+    """Keys, values, log decays and bonuses."""
+    key, value = torch.randn(2, batch, length, width).to(dtype).unbind(0)
+    return [key, value, -torch.rand(width), torch.randn(width)]
+
+
+def positive(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Linear attention over positive features, with the normaliser."""
+
+    def run(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+        return function(query.exp(), key.exp(), value, normalize=True, **options)
+
+    return run
+
+
+# Name of a row: operation, function, definition, inputs, dtype.
+CASES: dict[str, tuple[str, Callable[..., Any], Callable[..., Any], Callable[..., Tensors], torch.dtype]] = {
+    "real scan": ("diagonal_scan", diagonal_scan, diagonal_scan_recurrent, scan_inputs, torch.float32),
+    "complex scan": ("diagonal_scan", diagonal_scan, diagonal_scan_recurrent, scan_inputs, torch.complex64),
+    "delta rule": ("delta_rule", delta_rule, delta_rule_recurrent, delta_inputs, torch.bfloat16),
+    "linear attention": (
+        "linear_attention",
+        positive(linear_attention),
+        positive(linear_attention_recurrent),
+        attention_inputs,
+        torch.bfloat16,
+    ),
+    "Taylor attention": (
+        "taylor_attention",
+        taylor_attention,
+        taylor_attention_recurrent,
+        lambda *sizes: attention_inputs(*sizes, key_dim=16),
+        torch.bfloat16,
+    ),
+    "wkv": ("wkv", wkv, wkv_recurrent, wkv_inputs, torch.float32),
+}
+
+
+def kernel_rows(device: torch.device, scale: Scale, clock: Clock) -> list[dict[str, Any]]:
+    """One row per case: errors and milliseconds of torch and of the kernel, or why there is none; then the peers."""
+    rows = []
+    for name in CASES:
+        if clock.left() < 20:
+            rows.append({"kernel": name, "skipped": "out of time"})
+            continue
+        try:
+            rows.append({"kernel": name, **measure_case(name, device, scale)})
+        except Exception as error:  # noqa: BLE001 - one kernel must not hide the others; the table says what failed
+            rows.append({"kernel": name, "skipped": first_line(error)})
+    for name, peer in (("real scan", hgrn_scan), ("convolution of width 4", short_convolution)):
+        try:
+            rows.append({"kernel": name, **peer(device, scale)})
+        except Exception as error:  # noqa: BLE001 - a package may be missing or fail in any way of its own
+            rows.append({"kernel": name, "peer": peer.__name__, "skipped": first_line(error)})
+    return rows
+
+
+def measure_case(name: str, device: torch.device, scale: Scale) -> dict[str, Any]:
+    """Errors of both backends on an odd length with a state, and their times on a long one."""
+    op, function, definition, make, dtype = CASES[name]
+    row: dict[str, Any] = {"why": why_not(op, device, dtype)}
+    torch.manual_seed(0)
+    small = make(3, scale.odd_length, HEAD, dtype)
+    wide = [tensor.to(torch.complex128 if tensor.is_complex() else torch.float64) for tensor in small]
+    expected = passes(definition, wide)
+    length = scale.lengths[len(scale.lengths) // 2]
+    large = [tensor.to(device) for tensor in make(max(1, scale.tokens // length), length, scale.width, dtype)]
+    backends = ("torch",) if row["why"] else ("torch", "triton")
+    for backend in backends:
+        actual = passes(lambda *args, backend=backend: function(*args, backend=backend), [t.to(device) for t in small])
+        row[f"{backend} error"] = max(relative(*pair) for pair in zip(actual, expected, strict=True))
+        step = training_step(lambda *args, backend=backend: function(*args, backend=backend), large)
+        row[f"{backend} milliseconds"] = timed(step, device, scale)
+    return row
+
+
+def why_not(op: str, device: torch.device, dtype: torch.dtype) -> str:
+    """Why the kernel of an operation does not run here; nothing where it does."""
+    if (op, "triton") not in KERNELS:
+        return "there is no kernel"
+    try:
+        return load_kernel(op, "triton").refusal(device=device, dtype=dtype) or ""
+    except ImportError as error:
+        return first_line(error)
+
+
+def passes(function: Callable[..., Any], tensors: Tensors) -> Tensors:
+    """Outputs, final state and the gradient of a fixed function of both at every input."""
+    leaves = [tensor.detach().requires_grad_() for tensor in tensors]
+    results = [result.cdouble() if result.is_complex() else result.double() for result in function(*leaves)]
+    loss = sum((result.abs() ** 2).sum() / result.numel() for result in results)
+    return [*results, *torch.autograd.grad(loss, leaves)]
+
+
+def training_step(function: Callable[..., Any], tensors: Tensors) -> Callable[[], None]:
+    """Forward and backward over outputs."""
+    leaves = [tensor.detach().requires_grad_() for tensor in tensors]
+
+    def step() -> None:
+        output, _ = function(*leaves)
+        torch.autograd.grad(output.abs().float().square().mean(), leaves, allow_unused=True)
+
+    return step
+
+
+def hgrn_scan(device: torch.device, scale: Scale) -> dict[str, Any]:
+    """The scan of flash-linear-attention's HGRN, which takes positive decays and no gradient for the state."""
+    scan = importlib.import_module(".".join(("fla", "ops", "hgrn"))).chunk_hgrn
+    length = scale.lengths[len(scale.lengths) // 2]
+    _, inputs, _ = scan_inputs(max(1, scale.tokens // length), length, scale.width, torch.float32)
+    log_decay = -torch.rand_like(inputs)
+    step = training_step(scan, [inputs.to(device), log_decay.to(device)])
+    return {"peer": "fla chunk_hgrn", "peer milliseconds": timed(step, device, scale)}
+
+
+def short_convolution(device: torch.device, scale: Scale) -> dict[str, Any]:
+    """The depthwise convolution in front of mixers beside the one of causal-conv1d, in bfloat16."""
+    length = scale.lengths[len(scale.lengths) // 2]
+    inputs = torch.randn(max(1, scale.tokens // length), length, scale.width, dtype=torch.bfloat16, device=device)
+    layer = ShortConvolution(scale.width, 4, activation="silu").to(device)
+
+    def ours(x: Tensor) -> tuple[Tensor, None]:
+        return layer(x, return_state=False)[0], None
+
+    row: dict[str, Any] = {"torch milliseconds": timed(training_step(ours, [inputs]), device, scale)}
+    try:
+        convolve = importlib.import_module("_".join(("causal", "conv1d"))).causal_conv1d_fn
+        weight, bias = layer.weight.bfloat16(), layer.bias.bfloat16()
+
+        def theirs(x: Tensor) -> tuple[Tensor, None]:
+            return convolve(x.transpose(1, 2), weight, bias, activation="silu").transpose(1, 2), None
+
+        step = training_step(theirs, [inputs])
+        row.update({"peer": "causal-conv1d", "peer milliseconds": timed(step, device, scale)})
+    except Exception as error:  # noqa: BLE001 - the package may be missing or fail in any way of its own
+        row["why"] = f"causal-conv1d: {first_line(error)}"
+    return row
+
+
+def kernel_table(rows: list[dict[str, Any]]) -> list[str]:
+    """Lines of the table of kernels."""
+    lines = ["| operation | torch ms | kernel ms | torch error | kernel error | note |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        times = [row.get("torch milliseconds"), row.get("triton milliseconds", row.get("peer milliseconds"))]
+        errors = [row.get("torch error"), row.get("triton error")]
+        cells = ["-" if value is None else f"{value:.3f}" for value in times]
+        cells += ["-" if value is None else f"{value:.1e}" for value in errors]
+        note = row.get("skipped") or row.get("why") or row.get("peer") or ""
+        lines.append(f"| {row['kernel']} | {' | '.join(cells)} | {note} |")
+    return lines

@@ -1,0 +1,24 @@
+"""Every model on two processes is the model on one, with copied and with shared-out weights."""
+
+from pathlib import Path
+
+import pytest
+
+from hf_memory.mixers import MIXERS
+from tests.distributed.launching import launch
+
+RANKS = Path(__file__).with_name("model_ranks.py")
+TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+
+
+@pytest.fixture(scope="module")
+def found():
+    # FSDP2 frees the storage of gathered weights, and a view of them in numpy, which compiled loops take, forbids that.
+    return launch(str(RANKS), launcher=TORCHRUN, environment={"HF_MEMORY_BACKEND": "torch"})
+
+
+@pytest.mark.parametrize("kind", ["copies", "shards"])
+def test_two_processes_train_every_mixer_as_one_does(found, kind):
+    assert found["world"] == 2
+    assert set(found[kind]) == {*MIXERS, "hybrid"}
+    assert {key: error for key, error in found[kind].items() if not error < 1e-10} == {}

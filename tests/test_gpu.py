@@ -1,0 +1,129 @@
+"""What needs a CUDA device or the packages of the extra ``kernels``, and the GPU benchmark's road in small.
+
+``make test-gpu`` runs the marked tests; on a machine without a device or without the packages they fail, and do not skip.
+"""
+
+import importlib
+import inspect
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.gpu import correctness
+from benchmarks.gpu_common import SMOKE, relative
+from benchmarks.gpu_kernels import CASES, HEAD, passes
+from hf_memory.mixers import MIXERS
+from hf_memory.ops._kernels import load_kernel, resolve_backend
+
+ROOT = Path(__file__).resolve().parents[1]
+KERNELS_OF_PACKAGE = {
+    "delta_rule": (
+        ("q", "k", "v", "beta"),
+        ("scale", "initial_state", "output_final_state"),
+        "chunk_delta_rule",
+    ),
+    "linear_attention": (
+        ("q", "k", "v"),
+        ("g", "scale", "initial_state", "output_final_state"),
+        "chunk_simple_gla",
+    ),
+    "taylor_attention": (("q", "k", "v"), ("scale", "use_norm"), "fused_chunk_based"),
+    "wkv": (("w", "u", "k", "v", "state"), (), "fused_recurrent_rwkv4"),
+}
+
+
+def run_benchmark(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "benchmarks.gpu", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=150, check=False)
+
+
+def test_the_benchmark_runs_in_small_on_a_cpu_and_names_what_is_missing(tmp_path):
+    done = run_benchmark("--output", str(tmp_path), "--smoke", "--mixers", "lru", "mamba", "--lengths", "16")
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "gpu.json").read_text())
+    assert set(report["correctness"]) == {"lru", "mamba"}
+    for errors in report["correctness"].values():
+        assert max(errors["outputs"], errors["gradients"], errors["state"]) < 1e-5
+        assert errors["bfloat16 outputs"] < 0.05
+    timed = {row["layer"]: row for row in report["speed"] if row["mixer"] == "mamba"}
+    assert timed["hf_memory"]["tokens_per_second"] > 0
+    assert timed["transformers MambaMixer"]["speed_of_ours"] > 0
+    assert "No module named 'mamba_ssm'" in timed["mamba-ssm Mamba"]["skipped"]
+    kernels = {row["kernel"]: row for row in report["kernels"] if "peer" not in row}
+    assert set(CASES) <= set(kernels)
+    assert kernels["complex scan"]["why"] == "its kernels need tensors on cuda, not on cpu"
+    assert kernels["complex scan"]["torch error"] < 1e-5
+    assert "No module named 'fla'" in kernels["delta rule"]["why"]
+    assert [(row["mixer"], row["replicas"]) for row in report["replicas"] if row["replica_steps_per_second"] > 0] == [
+        ("lru", 1),
+        ("lru", 2),
+        ("mamba", 1),
+        ("mamba", 2),
+    ]
+    assert report["cells"][0]["curve"][-1]["step"] == 2
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("MQAR (64, 4), mamba, width 64, 2 layers")
+
+
+def test_the_benchmark_in_full_asks_for_a_device(tmp_path):
+    done = run_benchmark("--output", str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr == "No CUDA device is visible. Run with --smoke to try the script on a CPU.\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize("op", KERNELS_OF_PACKAGE)
+def test_the_package_has_the_functions_with_the_parameters_that_the_adapters_use(op):
+    positional, by_name, function = KERNELS_OF_PACKAGE[op]
+    module = load_kernel(op, "triton")
+    parameters = inspect.signature(getattr(module, function)).parameters
+    assert tuple(parameters)[: len(positional)] == positional
+    assert set(by_name) <= set(parameters)
+    assert module.refusal(device=torch.device("cpu"), dtype=module.DTYPES[0]) is not None
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize("name", ["mamba_ssm", "causal_conv1d"])
+def test_a_package_of_the_extra_imports(name):
+    assert importlib.import_module(name).__version__
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("key", MIXERS)
+def test_every_mixer_on_the_device_is_the_float64_form_on_the_cpu(key):
+    errors = correctness(key, torch.device("cuda"), SMOKE)
+    assert max(errors["outputs"], errors["state"]) < 1e-3
+    assert errors["gradients"] < 1e-2
+    assert errors["bfloat16 outputs"] < 0.05
+
+
+def assert_kernel_is_right(name: str, tolerance: float) -> None:
+    """Outputs, final state and gradients against the float64 definition, at an odd length with a state."""
+    op, function, definition, make, dtype = CASES[name]
+    device = torch.device("cuda")
+    assert resolve_backend(op, "triton", device=device, dtype=dtype) == "triton"
+    tensors = make(3, 67, HEAD, dtype)
+    wide = [tensor.to(torch.complex128 if tensor.is_complex() else torch.float64) for tensor in tensors]
+    actual = passes(lambda *args: function(*args, backend="triton"), [tensor.to(device) for tensor in tensors])
+    for left, right in zip(actual, passes(definition, wide), strict=True):
+        assert relative(left, right) < tolerance
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["real scan", "complex scan"])
+def test_the_scan_kernels_on_the_device_are_the_definition(name):
+    assert_kernel_is_right(name, 1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.kernels
+@pytest.mark.parametrize("name", ["delta rule", "linear attention", "Taylor attention", "wkv"])
+def test_the_kernels_of_the_package_on_the_device_are_the_definition(name):
+    assert_kernel_is_right(name, 1e-4 if name == "wkv" else 3e-2)
