@@ -13,6 +13,7 @@ from hf_memory.ops._kernels import KERNELS, load_kernel
 from hf_memory.ops.delta_rule import delta_rule, delta_rule_recurrent
 from hf_memory.ops.diagonal_scan import diagonal_scan, diagonal_scan_recurrent
 from hf_memory.ops.linear_attention import linear_attention, linear_attention_recurrent
+from hf_memory.ops.selective_scan import selective_scan, selective_scan_recurrent
 from hf_memory.ops.taylor_attention import taylor_attention, taylor_attention_recurrent
 from hf_memory.ops.wkv import wkv, wkv_recurrent
 
@@ -49,6 +50,13 @@ def wkv_inputs(batch: int, length: int, width: int, dtype: torch.dtype) -> Tenso
     return [key, value, -torch.rand(width), torch.randn(width)]
 
 
+def selective_inputs(batch: int, length: int, width: int, dtype: torch.dtype) -> Tensors:
+    """Inputs, time steps, rates, weights of 16 states and a state."""
+    x, B, C = (torch.randn(batch, length, size, dtype=dtype) for size in (width, 16, 16))
+    rates = -torch.arange(1, 17, dtype=dtype).repeat(width, 1)
+    return [x, 0.1 * torch.rand(batch, length, width, dtype=dtype), rates, B, C, torch.randn(batch, width, 16)]
+
+
 def positive(function: Callable[..., Any]) -> Callable[..., Any]:
     """Linear attention over positive features, with the normaliser."""
 
@@ -62,6 +70,7 @@ def positive(function: Callable[..., Any]) -> Callable[..., Any]:
 CASES: dict[str, tuple[str, Callable[..., Any], Callable[..., Any], Callable[..., Tensors], torch.dtype]] = {
     "real scan": ("diagonal_scan", diagonal_scan, diagonal_scan_recurrent, scan_inputs, torch.float32),
     "complex scan": ("diagonal_scan", diagonal_scan, diagonal_scan_recurrent, scan_inputs, torch.complex64),
+    "selective scan": ("selective_scan", selective_scan, selective_scan_recurrent, selective_inputs, torch.float32),
     "delta rule": ("delta_rule", delta_rule, delta_rule_recurrent, delta_inputs, torch.bfloat16),
     "linear attention": (
         "linear_attention",

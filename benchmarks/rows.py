@@ -28,6 +28,7 @@ class Scale:
         tokens: Tokens of generated data.
         trainer_steps: Steps of the run with Trainer.
         patience: Seconds after which a step is not run again.
+        recall_seconds: Seconds after which training for recall ends.
         judged: Whether the sizes are those that the floors were set for.
     """
 
@@ -44,6 +45,7 @@ class Scale:
     tokens: int = 2_000_000
     trainer_steps: int = 100
     patience: float = 10.0
+    recall_seconds: float = 600.0
     judged: bool = True
 
 
@@ -59,6 +61,7 @@ SMOKE = Scale(
     cell_widths=(8,),
     tokens=2_000,
     trainer_steps=3,
+    recall_seconds=1.0,
     judged=False,
 )
 

@@ -42,8 +42,8 @@ def judge_study(study: Study) -> list[Judgement]:
 def judge_expectation(study: Study, expectation: Expectation) -> Judgement:
     """Judge one expectation.
 
-    It is not decided in the profile ``smoke``, while runs are missing, where the positive control does not work, where
-    a run is still on the plateau, with too few seeds, and where the seeds do not agree.
+    It is not decided in the profile ``smoke``, before the sweep has ended, while runs are missing, where the positive
+    control does not work, where a run is still on the plateau, with too few seeds, and where the seeds do not agree.
     """
     doubt = _doubt(study)
     if doubt:
@@ -77,6 +77,8 @@ def _doubt(study: Study) -> str:
     """Why nothing can be decided whatever the numbers say; empty where something can."""
     if study.recipe.profile == "smoke":
         return "the smoke profile proves nothing"
+    if not study.complete:
+        return "the sweep has not come to its end"
     control = study.control()
     if study.recipe.control is not None and (control is None or not control[1]):
         level = study.recipe.control["at_least"]

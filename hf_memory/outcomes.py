@@ -113,12 +113,14 @@ class Study:
         recipe: The recipe, in its profile.
         results: All cells that were planned.
         sizes: Place and size of each setting.
+        complete: Whether the sweep has come to its end; before, the grid may still grow.
         problems: What could not be read, one sentence each.
     """
 
     recipe: Recipe
     results: tuple[Result, ...]
     sizes: tuple[Mapping[str, Any], ...] = ()
+    complete: bool = True
     problems: tuple[str, ...] = ()
 
     def select(self, arms: Sequence[str], at: Mapping[str, Any] | None = None) -> list[Result]:
@@ -204,10 +206,13 @@ def record_path(results: Path, recipe: Recipe) -> Path:
     return results / f"{recipe.name}.{recipe.profile}{SWEEP_ENDING}"
 
 
-def write_record(results: Path, recipe: Recipe, settings: Sequence[Setting], cells: Sequence[Cell]) -> Path:
+def write_record(
+    results: Path, recipe: Recipe, settings: Sequence[Setting], cells: Sequence[Cell], complete: bool = False
+) -> Path:
     """Write what a sweep consists of so far."""
     content = {
         "format": FORMAT,
+        "complete": complete,
         "recipe": recipe.to_json(),
         "sizes": [{"place": setting.place, **dataclasses.asdict(setting.size)} for setting in settings],
         "cells": [{"digest": cell.digest, **_cell_values(cell)} for cell in cells],
@@ -237,7 +242,7 @@ def read_study(record: Path) -> Study:
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{record} is no record of a sweep ({error}); run the sweep again to rebuild it") from error
     study = assemble(record.parent, recipe, cells)
-    return dataclasses.replace(study, sizes=tuple(values["sizes"]))
+    return dataclasses.replace(study, sizes=tuple(values["sizes"]), complete=values["complete"])
 
 
 def _read_cell(values: Mapping[str, Any]) -> Cell:

@@ -118,6 +118,8 @@ class Recipe:
         _check_grid(self)
         _check_rates(self)
         _check_control(self)
+        for axes in (measure.at for item in self.expectations for measure in item.measures):
+            check_names(axes, self.grid, "axis of at in an expectation")
         specify(self.task, self.config, **self.data)
 
     @property
@@ -211,6 +213,7 @@ def _check_control(recipe: Recipe) -> None:
     if recipe.control is None:
         return
     check_names(recipe.control, _CONTROL, "key of control")
+    check_names(recipe.control.get("at") or {}, recipe.grid, "axis of at in control")
     if "at_least" not in recipe.control:
         raise ValueError("control: the key 'at_least' is missing")
     if not set(_list(recipe.control, "arms")) & set(recipe.arms):

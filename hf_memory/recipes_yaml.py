@@ -55,6 +55,8 @@ def _with_profile(values: dict[str, Any], profile: str) -> dict[str, Any]:
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Overrides laid over values, mapping by mapping; a list of names over a mapping keeps these of its keys.
 
+    A ``grid`` takes the place of the other one as a whole.
+
     >>> merge({"a": {"x": 1, "y": 2}, "b": 3}, {"a": {"y": 5}, "b": 4})
     {'a': {'x': 1, 'y': 5}, 'b': 4}
     >>> merge({"arms": {"lstm": {}, "gru": {}}}, {"arms": ["gru"]})

@@ -16,7 +16,7 @@ from hf_memory.judging import judge_study
 from hf_memory.outcomes import Study, find_records, read_study
 from hf_memory.plotting import png
 from hf_memory.storage import write_bytes, write_text
-from hf_memory.study_axes import to_csv
+from hf_memory.study_axes import label_of, to_csv
 from hf_memory.study_plots import Drawing, draw_study
 from hf_memory.study_tables import PageTable, cell_table, place_tables, verdict_table
 
@@ -186,6 +186,9 @@ def _notes(study: Study) -> list[str]:
         texts = {f"{row.stop_rule}; {row.schedule}; optimiser groups {row.optim_groups}" for row in rows}
         versions = sorted({row.data_version for row in rows})
         notes.append(f"Training: {' | '.join(sorted(texts))}. Data version {', '.join(versions)}.")
+    if recipe.sizing["by"] != "hidden":
+        sizes = [f"{label_of(size['place'])}: {size['reached']:,} of {size['target']:,}" for size in study.sizes]
+        notes.append(f"{recipe.sizing['by'].replace('_', ' ')}, reached of wanted: {'; '.join(sizes)}.")
     if recipe.profile == "smoke":
         notes.append("The smoke profile proves nothing but that everything is in place.")
     control = study.control()

@@ -143,6 +143,7 @@ class _Sweep:
         by_place = {_key(place): choice for place, choice in zip(self._searched(), self._choices(), strict=True)}
         chosen = [by_place[_key(search_place(self.recipe, setting.place))].learning_rate for setting in self.settings]
         self._do(final_cells(self.recipe, self.settings, rates, chosen))
+        write_record(self.results, self.recipe, self.settings, self.cells, complete=True)
         return self._study()
 
     def _searched(self) -> list[dict[str, Any]]:

@@ -110,7 +110,7 @@ class _Worker:
     def end(self) -> int | None:
         """End the process and return its exit code."""
         self.connection.close()
-        self.process.join(timeout=0.5)
+        self.process.join(timeout=5)
         if self.process.is_alive():
             self.process.terminate()
             self.process.join()

@@ -129,6 +129,9 @@ def test_rates_without_a_point_are_numbers(tmp_path):
         ({"expectations": [{"claim": "x", "left": {"arms": "lstm"}, "relation": ">="}]}, "the key 'right' is missing"),
         ({"expectations": [{"claim": "x", "left": {"arms": "gruu"}, "relation": ">=", "right": 1}]}, "unknown arm in"),
         ({"profiles": {"quick": {}}}, "unknown profile: 'quick'"),
+        ({"control": {"arms": ["lstm"], "at_least": 0.9, "at": {"width": 8}}}, "axis of at in control: 'width'"),
+        ({"expectations": [{"claim": "x", "left": {"arms": "lstm", "at": {"depth": 2}}, "relation": ">=", "right": 1}]},
+         "unknown axis of at in an expectation: 'depth'"),
         ({"name": "a/b"}, "name must be a word"),
     ],
 )  # fmt: skip

@@ -11,10 +11,11 @@ from hf_memory.cli import app
 from hf_memory.outcomes import find_records, read_study
 from hf_memory.plans import make_settings, next_rates, search_cells
 from hf_memory.recipes_yaml import load_recipe
+from hf_memory.report import write_report
 from hf_memory.results import cell_path
 from hf_memory.sweep import dry_run, make_workers, run_sweep
 from tests.sweep_examples import InlineWorkers, planned, tiny_recipe
-from tests.test_recipes import write
+from tests.test_recipes import FILES, write
 
 
 @pytest.fixture
@@ -182,3 +183,14 @@ def test_an_unknown_backend_is_refused():
         make_workers("slurm", None)
     with pytest.raises(ValueError, match="workers must be at least 1"):
         make_workers("local", 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
+def test_every_recipe_runs_from_its_file_to_its_page(path, tmp_path, workers):
+    recipe = load_recipe(path, "smoke")
+    study = run_sweep(recipe, tmp_path, progress=False)
+    assert [result.error for result in study.results] == [None] * len(planned(recipe))
+    text = write_report(tmp_path, tmp_path / "report").read_text()
+    assert text.count('class="undecided"') == len(recipe.expectations)
+    assert f"{len(study.results)} of {len(study.results)} runs have ended; 0 failed" in text

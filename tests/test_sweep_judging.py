@@ -1,5 +1,6 @@
 """Verdicts: what is measured, what decides, and what leaves a claim open."""
 
+import dataclasses
 import math
 
 import pytest
@@ -96,6 +97,8 @@ def test_what_leaves_a_claim_open_is_named():
         return judgement.reason
 
     assert "smoke profile proves nothing" in reason(profile="smoke")
+    unfinished = dataclasses.replace(made_up(tiny_recipe(seeds=SEEDS), good), complete=False)
+    assert judge_expectation(unfinished, claim).reason == "the sweep has not come to its end"
     assert "control reaches 0.500, not 0.95" in reason(control={"arms": ["gru"], "at_least": 0.95})
     assert "5 seeds are needed" in reason(expect({"arms": "lstm"}, ">=", 0.9, min_seeds=5))
     assert "still on the plateau, 0.500" in reason(expect({"arms": "gru"}, ">=", 0.9), plateau=0.4)

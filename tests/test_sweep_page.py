@@ -32,7 +32,7 @@ def recipe_of(**changes):
 
 def stored(folder, recipe, values=VALUES):
     """A sweep on disk, with rows under made-up digests."""
-    write_record(folder, recipe, make_settings(recipe), planned(recipe))
+    write_record(folder, recipe, make_settings(recipe), planned(recipe), complete=True)
     text = find_records(folder)[0].read_text()
     for cell in planned(recipe):
         value = values[cell.place["arm"], cell.learning_rate, cell.seed]
@@ -167,3 +167,13 @@ def test_runs_say_how_long_they_were_on_the_plateau():
     table = cell_table(study, "c")
     column = table.columns.index("on plateau")
     assert [line.cells[column].text for line in table.lines] == ["60%", "60%", "", ""]
+
+
+def test_an_unfinished_sweep_decides_nothing_and_says_what_sizes_were_reached(tmp_path):
+    recipe = recipe_of(grid={}, sizing={"by": "params", "value": 1500})
+    write_record(tmp_path, recipe, make_settings(recipe), planned(recipe))
+    text = write_report(tmp_path, tmp_path / "report").read_text()
+    assert "0 of 4 runs have ended" in text
+    assert text.count("the sweep has not come to its end") == 2
+    found = re.search(r"params, reached of wanted: lstm: ([\d,]+) of 1,500; gru: ([\d,]+) of 1,500", text)
+    assert all(abs(int(number.replace(",", "")) - 1500) <= 45 for number in found.groups())

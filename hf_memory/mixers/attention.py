@@ -8,6 +8,9 @@ section 3, as in Bloom); sinusoidal and learned codes are added to the embedding
 
 State: keys and values of the tokens that a later one can see, 2 * min(T, window - 1) * H * K numbers, plus their
 positions. Deviation from the first paper: no biases by default.
+
+Beyond it, as switches for ablations: a short convolution on q, k and v, a gate SiLU(W_g x) on the output, and no
+normaliser, so that the weights are exponentials and not a softmax.
 """
 
 from typing import ClassVar, Literal
@@ -15,6 +18,7 @@ from typing import ClassVar, Literal
 import torch
 from huggingface_hub.dataclasses import strict
 from torch import nn
+from torch.nn import functional as F
 
 from hf_memory.configuration import MemoryConfig
 from hf_memory.heads import MemoryForCausalLM, MemoryForTokenClassification
@@ -32,9 +36,11 @@ class MemoryAttentionConfig(MemoryConfig):
         position_code: Position code inside of the mixer.
         rope_theta: Base of the RoPE frequencies.
         window: Tokens that a token sees, itself included; None for all.
-        attention_bias: Biases in the projections.
+        attention_bias: Biases in the projections and the convolution.
         attention_dropout: Dropout on the attention weights.
         conv_kernel: Width of a short convolution on queries, keys and values; 0 for none.
+        gate: Multiply the output with SiLU(W_g x).
+        normalize: Divide the weights by their sum; without it they are exp(score), which nothing bounds.
     """
 
     model_type: ClassVar[str] = "memory_attention"
@@ -46,6 +52,8 @@ class MemoryAttentionConfig(MemoryConfig):
     attention_bias: bool = False
     attention_dropout: float = 0.0
     conv_kernel: int = 0
+    gate: bool = False
+    normalize: bool = True
 
     def validate_attention(self) -> None:
         """Check window, convolution and dropout."""
@@ -69,7 +77,9 @@ class AttentionMixer(Mixer):
         width, bias = config.hidden_size, config.attention_bias
         self.num_heads = config.num_heads
         self.qkv_proj = nn.Linear(width, 3 * width, bias=bias)
-        self.conv = ShortConvolution(3 * width, config.conv_kernel, activation="silu") if config.conv_kernel else None
+        kernel = config.conv_kernel
+        self.conv = ShortConvolution(3 * width, kernel, activation="silu", bias=bias) if kernel else None
+        self.gate_proj = nn.Linear(width, width, bias=False) if config.gate else None
         self.out_proj = mark_residual_output(nn.Linear(width, width, bias=bias))
 
     def initial_state(self, batch_size: int) -> State:
@@ -123,8 +133,13 @@ class AttentionMixer(Mixer):
             positions = torch.cat([state["positions"], positions], dim=1)
         dropout = self.config.attention_dropout if self.training else 0.0
         window = self.config.window
-        output = attention(query, key, value, position_ids, positions, slopes, window, fresh, dropout)
-        output = self.out_proj(output.reshape(batch, time, width))
+        output = attention(
+            query, key, value, position_ids, positions, slopes, window, fresh, dropout, self.config.normalize
+        )
+        output = output.reshape(batch, time, width)
+        if self.gate_proj is not None:
+            output = output * F.silu(self.gate_proj(hidden_states))
+        output = self.out_proj(output)
         if not return_state:
             return output, None
         kept = self._keep(key, value, positions, ragged=lengths is not None)

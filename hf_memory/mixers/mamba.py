@@ -11,6 +11,8 @@ Official code: state-spaces/mamba. State: N numbers per inner channel, and the l
 ``expand`` * D * (N + W - 1). Initial values are those of the official code: A_log = log(1 ... N), D = 1, W_dt uniform
 in +-rank^(-1/2), b_dt such that softplus(b_dt) is log-uniform between ``time_step_min`` and ``time_step_max``.
 
+Beyond the paper, as switches for ablations: no convolution, no gate, and a norm before the output map.
+
 Deviations: b_dt is a parameter of the mixer, so that its law is not that of a linear layer's bias. A continued sequence
 starts from the state that it is given, for any number of new tokens.
 """
@@ -26,7 +28,7 @@ from transformers import initialization as init
 
 from hf_memory.configuration import MemoryConfig
 from hf_memory.heads import MemoryForCausalLM, MemoryForTokenClassification
-from hf_memory.layers import ShortConvolution, State, join_state, mark_residual_output, split_state
+from hf_memory.layers import RMSNorm, ShortConvolution, State, join_state, mark_residual_output, split_state
 from hf_memory.modeling import MemoryModel, Mixer
 from hf_memory.ops.selective_scan import selective_scan
 
@@ -41,6 +43,7 @@ class MemoryMambaConfig(MemoryConfig):
         conv_kernel: Width W of the short convolution; 0 for none.
         conv_bias: Whether the convolution has a bias.
         gate: Multiply the outputs with SiLU(z).
+        output_norm: RMS norm before the output map, as in Mamba-2 (Dao and Gu, 2024).
         time_step_rank: Rank of the map to the time steps; 0 for hidden_size / 16, rounded up.
         time_step_min: Smallest initial time step.
         time_step_max: Largest initial time step.
@@ -55,6 +58,7 @@ class MemoryMambaConfig(MemoryConfig):
     conv_kernel: int = 4
     conv_bias: bool = True
     gate: bool = True
+    output_norm: bool = False
     time_step_rank: int = 0
     time_step_min: float = 0.001
     time_step_max: float = 0.1
@@ -93,6 +97,7 @@ class MambaMixer(Mixer):
         self.dt_bias = nn.Parameter(torch.empty(inner, dtype=torch.float32))
         self.A_log = nn.Parameter(torch.empty(inner, config.state_size, dtype=torch.float32))
         self.D = nn.Parameter(torch.empty(inner, dtype=torch.float32))
+        self.out_norm = RMSNorm(inner, config.norm_eps) if config.output_norm else None
         self.out_proj = mark_residual_output(nn.Linear(inner, config.hidden_size, bias=False))
 
     def reset_parameters(self) -> None:
@@ -128,7 +133,8 @@ class MambaMixer(Mixer):
             self.config.negative_eigenvalues,
         )
         y = y + self.D.to(y.dtype) * x
-        output = self.out_proj(y if z is None else y * F.silu(z))
+        y = y if z is None else y * F.silu(z)
+        output = self.out_proj(y if self.out_norm is None else self.out_norm(y))
         return output, {**join_state({"conv": conv_state}), "ssm": ssm} if return_state else None
 
     def transition_spectrum(self, hidden_states: torch.Tensor) -> torch.Tensor:

@@ -6,28 +6,24 @@ overflows although no state does. The numbers of the next step are asked for bef
 The first two axes of ``decay`` may have length one: it is then the same for every row or step.
 
 The reverse scan walks from the end, and its decay is that of the step before in its own order: the one at t + 1.
-
-With ``TRITON_INTERPRET=1`` in the environment the kernels run on the CPU, one block after the other.
 """
-
-import contextlib
-import os
 
 import torch
 import triton
 import triton.language as tl
 
+from hf_memory.ops._triton_common import INTERPRETED, current_device
+from hf_memory.ops._triton_common import refusal as refusal_of_types
+
+__all__ = ["INTERPRETED", "refusal", "reverse_scan", "scan"]
+
 DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
-INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"  # read when the kernels below are decorated
 BLOCK = 64  # channels of one program: two warps, so that many programs hide each other's wait for memory
 
 
 def refusal(*, device: torch.device, dtype: torch.dtype) -> str | None:
     """Say why these kernels cannot run on such tensors, or nothing where they can."""
-    wanted = "cpu" if INTERPRETED else "cuda"
-    if device.type != wanted:
-        return f"its kernels need tensors on {wanted}, not on {device.type}"
-    return None if dtype in DTYPES else f"its kernels do not take {dtype}"
+    return refusal_of_types(device=device, dtype=dtype, dtypes=DTYPES)
 
 
 def scan(decay: torch.Tensor, inputs: torch.Tensor, initial_state: torch.Tensor) -> torch.Tensor:
@@ -55,8 +51,7 @@ def _launch(decay: torch.Tensor, inputs: torch.Tensor, initial_state: torch.Tens
     tensors = [_plain(tensor) for tensor in (decay, inputs, inputs if reverse else initial_state, results)]
     kernel = _complex_scan if inputs.is_complex() else _scan
     grid = (batch, triton.cdiv(channels, BLOCK))
-    # Triton launches on the current device, which need not be that of the tensors.
-    with torch.cuda.device_of(results) if results.is_cuda else contextlib.nullcontext():
+    with current_device(results):
         kernel[grid](*tensors, time, channels, decay_row, *places, REVERSE=reverse, BLOCK=BLOCK, num_warps=2)
     return results
 

@@ -2,7 +2,8 @@
 
     o_t = sum_s softmax_s(q_t . k_s / sqrt(K) + bias(t - s)) v_s      (Vaswani et al., 2017, equation 1)
 
-where s runs over the real positions with 0 <= t - s < window.
+where s runs over the real positions with 0 <= t - s < window. Without the normaliser the weights are exp(score), not
+divided by their sum.
 """
 
 import math
@@ -19,6 +20,7 @@ def attention_recurrent(
     key_positions: torch.Tensor,
     slopes: torch.Tensor | None = None,
     window: int | None = None,
+    normalize: bool = True,
 ) -> torch.Tensor:
     """The definition: one query after the other, and no fused kernel.
 
@@ -30,6 +32,7 @@ def attention_recurrent(
         key_positions: (B, S); -1 marks an empty column.
         slopes: Slope of each head's linear bias (H,), or None.
         window: Largest t - s + 1; None for no limit.
+        normalize: Divide the weights by their sum.
 
     Returns:
         Outputs (B, T, H, V).
@@ -42,7 +45,7 @@ def attention_recurrent(
             distance = query_positions[:, step, None] - key_positions
             scores = scores - slopes.to(scores)[:, None] * distance[:, None].to(scores)
         scores = scores.masked_fill(~mask[:, step, None], -torch.inf)
-        weights = scores.softmax(-1).masked_fill(~mask[:, step, None], 0)
+        weights = (scores.softmax(-1) if normalize else scores.exp()).masked_fill(~mask[:, step, None], 0)
         outputs.append(torch.einsum("bhs,bshv->bhv", weights, value))
     return torch.stack(outputs, dim=1)
 
@@ -57,6 +60,7 @@ def attention(
     window: int | None = None,
     is_causal: bool = False,
     dropout: float = 0.0,
+    normalize: bool = True,
 ) -> torch.Tensor:
     """Attention by ``scaled_dot_product_attention``; arguments and result as in :func:`attention_recurrent`.
 
@@ -66,18 +70,46 @@ def attention(
         dropout: Dropout on the attention weights.
     """
     query, key, value = (tensor.transpose(1, 2) for tensor in (query, key, value))
+    if not normalize:
+        mask = attention_mask(query_positions, key_positions, window).unsqueeze(1)
+        bias = None if slopes is None else _linear_bias(query, query_positions, key_positions, slopes)
+        return _without_normalizer(query, key, value, mask, bias, dropout).transpose(1, 2)
     if is_causal and slopes is None and (window is None or window >= key.shape[2]):
         return F.scaled_dot_product_attention(query, key, value, is_causal=True, dropout_p=dropout).transpose(1, 2)
     mask = attention_mask(query_positions, key_positions, window).unsqueeze(1)
     if slopes is not None:
-        distance = (query_positions.unsqueeze(2) - key_positions.unsqueeze(1)).unsqueeze(1)
-        bias = -slopes.to(query).view(1, -1, 1, 1) * distance.to(query)
+        bias = _linear_bias(query, query_positions, key_positions, slopes)
         # Rows of padding may see nothing at all; a large finite number keeps their softmax defined.
         mask = bias.masked_fill(~mask, torch.finfo(query.dtype).min / 2)
     else:
         # A query without any key attends to all of them: its output is that of a padded column and is not read.
         mask = mask | ~mask.any(-1, keepdim=True)
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout).transpose(1, 2)
+
+
+def _without_normalizer(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor,
+    bias: torch.Tensor | None,
+    dropout: float,
+) -> torch.Tensor:
+    """Sums of exp(score) v, head before time; the exponentials are at least float32, for nothing bounds them."""
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    scores = (query.to(dtype) / math.sqrt(query.shape[-1])) @ key.to(dtype).mT
+    scores = scores if bias is None else scores + bias
+    # The masked scores are replaced before the exponential, whose gradient at a large one would be no number.
+    weights = F.dropout(scores.masked_fill(~mask, -torch.inf).exp(), dropout)
+    return (weights @ value.to(dtype)).to(query.dtype)
+
+
+def _linear_bias(
+    query: torch.Tensor, query_positions: torch.Tensor, key_positions: torch.Tensor, slopes: torch.Tensor
+) -> torch.Tensor:
+    """-slope * distance (B, H, T, S), in the dtype of the queries."""
+    distance = (query_positions.unsqueeze(2) - key_positions.unsqueeze(1)).unsqueeze(1)
+    return -slopes.to(query).view(1, -1, 1, 1) * distance.to(query)
 
 
 def attention_mask(

@@ -17,6 +17,7 @@ OPTIONS = [
     {"negative_eigenvalues": True},
     {"conv_kernel": 0},
     {"gate": False},
+    {"output_norm": True},
     {"conv_bias": False, "expand": 1, "time_step_rank": 3},
 ]
 
@@ -105,6 +106,8 @@ def test_equals_a_loop_over_the_equations(options):
         h = a * h + (dt * x).unsqueeze(-1) * B.unsqueeze(1)
         y = (h * C.unsqueeze(1)).sum(-1) + mixer.D * x
         y = y * z * torch.sigmoid(z) if config.gate else y
+        if config.output_norm:
+            y = y * (y.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * mixer.out_norm.weight
         close(outputs[:, t], y @ mixer.out_proj.weight.T, 1e-12)
     close(state["ssm"], h, 1e-12)
 

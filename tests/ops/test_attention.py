@@ -16,6 +16,8 @@ CASES = {
     "window": {"window": 3},
     "alibi": {"alibi": True},
     "alibi and window": {"alibi": True, "window": 4},
+    "no normaliser": {"normalize": False},
+    "no normaliser, alibi and window": {"normalize": False, "alibi": True, "window": 4},
 }
 
 
@@ -34,10 +36,10 @@ def test_fused_attention_matches_the_definition_with_gradients(case, time, histo
     options = CASES[case]
     tensors, queries, keys = inputs(time, history)
     slopes = alibi_slopes(3) if options.get("alibi") else None
-    window = options.get("window")
+    window, normalize = options.get("window"), options.get("normalize", True)
     results = []
-    for function, extra in ((attention_recurrent, ()), (attention, (history == 0,))):
-        output = function(*tensors, queries, keys, slopes, window, *extra)
+    for function, extra in ((attention_recurrent, {}), (attention, {"is_causal": history == 0})):
+        output = function(*tensors, queries, keys, slopes, window, normalize=normalize, **extra)
         weight = torch.linspace(-1, 1, output.numel(), dtype=torch.float64).view_as(output)
         results.append((output, torch.autograd.grad((output * weight).sum(), tensors)))
     (expected, expected_grads), (actual, grads) = results
@@ -47,9 +49,30 @@ def test_fused_attention_matches_the_definition_with_gradients(case, time, histo
 
 
 @pytest.mark.parametrize("slopes", [None, alibi_slopes(3)])
-def test_a_query_that_sees_nothing_stays_finite(slopes):
+@pytest.mark.parametrize("normalize", [True, False])
+def test_a_query_that_sees_nothing_stays_finite(slopes, normalize):
     tensors, queries, keys = inputs(4, 0)
-    output = attention(*tensors, queries, torch.full_like(keys, -1), slopes)
+    output = attention(*tensors, queries, torch.full_like(keys, -1), slopes, normalize=normalize)
+    output.sum().backward()
+    assert torch.isfinite(output).all()
+    assert all(torch.isfinite(tensor.grad).all() for tensor in tensors)
+
+
+def test_without_the_normaliser_softmax_differs_by_the_sum_of_the_weights():
+    tensors, queries, keys = inputs(6, 0)
+    ones = torch.ones_like(tensors[2])
+    plain = attention(*tensors, queries, keys, is_causal=True)
+    sums = attention(*tensors, queries, keys, normalize=False)
+    weights = attention(*tensors[:2], ones, queries, keys, normalize=False)
+    torch.testing.assert_close(sums / weights, plain, atol=1e-12, rtol=0)
+
+
+def test_large_scores_of_the_future_do_not_reach_the_gradient():
+    tensors, queries, keys = inputs(4, 0)
+    with torch.no_grad():
+        tensors[0][:] = 1
+        tensors[1][:, :3], tensors[1][:, 3:] = 0.1, 1e4
+    output = attention(tensors[0][:, :3], *tensors[1:], queries[:, :3], keys, normalize=False)
     output.sum().backward()
     assert torch.isfinite(output).all()
     assert all(torch.isfinite(tensor.grad).all() for tensor in tensors)

@@ -9,28 +9,39 @@ import subprocess
 import sys
 from pathlib import Path
 
-INTERPRETED = Path(__file__).with_name("interpreted_scan.py")
+FOLDER = Path(__file__).parent
 
 COMPILE = """
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from hf_memory.ops import _triton_diagonal_scan as scan
+from hf_memory.ops import _triton_diagonal_scan as diagonal, _triton_selective_scan as selective
 
-whole = ("time", "channels", "decay_row", "decay_start", "decay_step", "start", "step")
-for kernel in (scan._scan, scan._complex_scan):
-    for number in ("fp32", "fp64"):
-        for reverse in (False, True):
-            signature = dict.fromkeys(("decay", "inputs", "initial", "states"), "*" + number)
-            signature |= dict.fromkeys(whole, "i32") | dict.fromkeys(("REVERSE", "BLOCK"), "constexpr")
-            source = ASTSource(kernel, signature, {"REVERSE": reverse, "BLOCK": scan.BLOCK})
-            for capability in (80, 90):
-                target = GPUTarget("cuda", capability, 32)
-                assembly = triton.compile(source, target=target, options={"num_warps": 2}).asm["ptx"]
-                print(kernel.__name__, number, reverse, "st.global" in assembly, f".target sm_{capability}" in assembly)
+WHOLE = {"time", "channels", "decay_row", "decay_start", "decay_step", "start", "step", "steps", "width", "size"}
+
+
+def build(kernel, number, constants, options):
+    kinds = {name: "i32" if name in WHOLE else "fp32" if name in ("scale", "offset") else "*" + number
+             for name in kernel.arg_names}
+    source = ASTSource(kernel, kinds | dict.fromkeys(constants, "constexpr"), constants)
+    for capability in (80, 90) if number == "fp32" else (90,):
+        target = GPUTarget("cuda", capability, 32)
+        assembly = triton.compile(source, target=target, options=options).asm["ptx"]
+        print(kernel.__name__, number, "st.global" in assembly, f".target sm_{capability}" in assembly)
+
+
+for number in ("fp32", "fp64"):
+    for reverse in (False, True):
+        for kernel in (diagonal._scan, diagonal._complex_scan):
+            build(kernel, number, {"REVERSE": reverse, "BLOCK": diagonal.BLOCK}, {"num_warps": 2})
+    for kernel in (selective._scan, selective._gradient):
+        sizes = {"BLOCK": selective.BLOCK, "STATES": 16, "CHANNELS": 16}
+        for fixed in ({}, {"steps": 1}):  # Triton makes a constant of an argument that is 1
+            build(kernel, number, sizes | fixed, {"num_warps": 1})
 for device, dtype in (("cpu", torch.float32), ("cuda", torch.float16), ("cuda", torch.complex64)):
-    print(scan.refusal(device=torch.device(device), dtype=dtype))
+    print(diagonal.refusal(device=torch.device(device), dtype=dtype))
+print(selective.refusal(device=torch.device("cuda"), dtype=torch.complex64))
 """
 
 
@@ -43,19 +54,21 @@ def run(arguments: list[str], environment: dict[str, str]) -> str:
 
 
 def test_the_interpreted_kernels_are_the_definition():
-    options = ["-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib", str(INTERPRETED)]
-    output = run(["-m", "pytest", *options], {"TRITON_INTERPRET": "1"})
+    files = [str(FOLDER / "interpreted_scan.py"), str(FOLDER / "interpreted_selective_scan.py")]
+    options = ["-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib"]
+    output = run(["-m", "pytest", *options, *files], {"TRITON_INTERPRET": "1"})
     passed = re.search(r"(\d+) passed in", output)
     assert passed is not None, output
-    assert int(passed[1]) == 34
+    assert int(passed[1]) == 45
     assert "skipped" not in output
 
 
 def test_the_kernels_compile_for_a_gpu_and_refuse_tensors_elsewhere(tmp_path):
     output = run(["-c", COMPILE], {"TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"})
-    *compiled, on_cpu, half, complex_numbers = output.splitlines()
-    assert len(compiled) == 16
-    assert all(line.split()[3:] == ["True", "True"] for line in compiled), output
+    *compiled, on_cpu, half, complex_numbers, complex_states = output.splitlines()
+    assert len(compiled) == 24
+    assert all(line.split()[2:] == ["True", "True"] for line in compiled), output
     assert on_cpu == "its kernels need tensors on cuda, not on cpu"
     assert half == "its kernels do not take torch.float16"
     assert complex_numbers == "None"
+    assert complex_states == "its kernels do not take torch.complex64"
