@@ -15,8 +15,6 @@ from hf_memory.mixers import MIXERS
 from hf_memory.tasks import make_task
 from hf_memory.training import MemoryTrainer, model_for_task, training_arguments
 
-pytestmark = pytest.mark.slow
-
 TASK = make_task("mqar", vocab_size=32, num_kv_pairs=2)
 LENGTH, STEPS, ROWS = 16, 300, 32
 
@@ -53,6 +51,7 @@ def recall_after_training(folder, kind: str) -> float:
     return evaluate_predictions(TASK, LENGTH, test["input_ids"], test["labels"], *found.predictions)["recall"].value
 
 
+@pytest.mark.slow
 def test_recall_in_bfloat16_is_within_a_point_of_float32(tmp_path):
     full = recall_after_training(tmp_path / "full", "float32")
     assert full > 0.99
@@ -66,6 +65,7 @@ def small_model(key: str) -> torch.nn.Module:
     return mixer_model(config, "causal").train()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bfloat16 autocast", "bfloat16 weights", "float16 autocast"])
 @pytest.mark.parametrize("key", [*MIXERS, "hybrid"])
 def test_two_hundred_steps_stay_finite_with_recurrences_in_float32(key, kind):
@@ -95,3 +95,21 @@ def test_two_hundred_steps_stay_finite_with_recurrences_in_float32(key, kind):
         fixed = model._keep_in_fp32_modules_strict or ()
         kept = {name for name, _ in model.named_parameters() if any(part in name.split(".") for part in fixed)}
         assert kept <= precise
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("key", [*MIXERS, "hybrid"])
+def test_weights_in_half_precision_give_the_loss_and_the_gradient_of_float32(key, dtype):
+    ids, labels = (torch.from_numpy(column).long() for column in draw(0, 8).values())
+    losses, gradients = [], []
+    for kind in (torch.float32, dtype):
+        torch.manual_seed(0)
+        model = small_model(key)
+        rounded = model.to(dtype)  # recurrences stay as they are; what is rounded is so in both
+        model = rounded.float() if kind == torch.float32 else rounded
+        loss = model(ids, labels=labels).loss
+        (1024 * loss).backward()  # float16 has no numbers for gradients below 1e-7
+        losses.append(loss.item())
+        gradients.append(torch.cat([parameter.grad.float().flatten() for parameter in model.parameters()]))
+    assert losses[1] == pytest.approx(losses[0], rel=2e-3)
+    assert (gradients[1] - gradients[0]).norm() < 0.05 * gradients[0].norm()

@@ -49,7 +49,7 @@ def test_fresh_seeds_run_at_the_rate_that_validation_chose(tmp_path, workers):
 
 
 def test_a_second_sweep_runs_what_is_missing_and_nothing_else(tmp_path, workers):
-    recipe = tiny_recipe()
+    recipe = tiny_recipe(arms={"gru": {}})
     first = run_sweep(recipe, tmp_path, progress=False)
     workers.ran.clear()
     again = run_sweep(recipe, tmp_path, progress=False)
@@ -62,7 +62,7 @@ def test_a_second_sweep_runs_what_is_missing_and_nothing_else(tmp_path, workers)
 
 
 def test_a_damaged_file_is_kept_aside_and_its_cell_runs_again(tmp_path, workers):
-    recipe = tiny_recipe(seeds={"search": [0]})
+    recipe = tiny_recipe(arms={"gru": {}}, seeds={"search": [0]})
     first = run_sweep(recipe, tmp_path, progress=False)
     path = cell_path(tmp_path, first.results[0].digest)
     path.write_text(path.read_text()[:-200])

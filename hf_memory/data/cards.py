@@ -20,6 +20,7 @@ _HEADS = {
     "causal": "A label stands one position after the output that must give it, as for causal heads in `transformers`.",
     "token_classification": "A label stands at the position of the output that must give it.",
 }
+_CATEGORIES = {"causal": "text-generation", "token_classification": "token-classification"}
 _CITATION = """```bibtex
 @misc{{hf_memory_{key},
   title = {{hf\\_memory, a synthetic memory task: {name}}},
@@ -47,6 +48,7 @@ def dataset_card(
     data = DatasetCardData(
         pretty_name=f"hf_memory: {task.key.replace('_', ' ')}",
         license="apache-2.0",
+        task_categories=["time-series-forecasting" if task.problem_type == "regression" else _CATEGORIES[task.head]],
         tags=["synthetic", "sequence-modeling", "length-generalization", task.category, "hf_memory"],
         size_categories=[_size_category(sum(len(split) for split in rows.values()) for rows in stored.values())],
         configs=[

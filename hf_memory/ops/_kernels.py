@@ -5,8 +5,7 @@ of this package, and of flash-linear-attention where that is installed). A kerne
 is imported on first use and offers
 
     refusal(**what) -> str | None    why it cannot run on tensors like these, or None where it can
-
-    PACKAGE                     the distribution behind it, where that is not named as the backend is
+    PACKAGE                          the distribution behind it, where that has another name than the backend
 
 beside the loops that the file of the operation calls. An operation without a kernel runs in torch.
 

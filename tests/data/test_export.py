@@ -4,7 +4,10 @@ import runpy
 from pathlib import Path
 
 import datasets
+import pyarrow.parquet as pq
 import pytest
+from datasets.info import DatasetInfosDict
+from datasets.utils.metadata import MetadataConfigs
 from huggingface_hub import DatasetCard
 
 from hf_memory.data import export as export_module
@@ -33,6 +36,34 @@ def test_the_card_is_parsed_back(folder: Path) -> None:
     assert files["test_48"] == "iid_32/test_48-*.parquet"
     sizes = {split["name"]: split["num_examples"] for split in data.dataset_info[0]["splits"]}
     assert sizes == {"train": 90, "validation": 20, **{f"test_{length}": 20 for length in (32, 48, 64, 128, 256)}}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_card_of_every_task_is_metadata_that_the_hub_reads(task: str, tmp_path: Path) -> None:
+    names = config_names(task)[:2]
+    lengths = {name: task_class(task).presets[name].test_lengths[0] for name in names}
+    requests = {name: {"preset": name, "test_lengths": [lengths[name]]} for name in names}
+    folder = export(task, tmp_path, requests, num_train=40, num_validation=8, num_test=8)
+    card = DatasetCard.load(folder / "README.md")
+    assert DatasetCard(str(card)).data.to_dict() == card.data.to_dict()
+    data = card.data
+    assert (data.license, data.pretty_name) == ("apache-2.0", f"hf_memory: {task.replace('_', ' ')}")
+    assert {"hf_memory", "synthetic", task_class(task).category} <= set(data.tags)
+    category = {"causal": "text-generation", "token_classification": "token-classification"}[task_class(task).head]
+    assert data.task_categories == ["time-series-forecasting" if task == "interval_counting" else category]
+    assert data.size_categories == ["n<1K"]
+    # The readers of `datasets` itself, which also refuse what is out of form.
+    configs, infos = MetadataConfigs.from_dataset_card_data(data), DatasetInfosDict.from_dataset_card_data(data)
+    assert list(configs) == list(infos) == names
+    for name in names:
+        splits = {split.name: split.num_examples for split in infos[name].splits.values()}
+        for entry in configs[name]["data_files"]:
+            files = sorted(folder.glob(entry["path"]))
+            assert files, entry
+            assert sum(pq.read_metadata(file).num_rows for file in files) == splits.pop(entry["split"])
+        assert splits == {}
+        loaded = datasets.load_dataset(str(folder), name, cache_dir=str(tmp_path / "cache"))
+        assert loaded["train"].features == infos[name].features
 
 
 def test_the_card_states_law_knobs_chance_and_overlap(folder: Path) -> None:

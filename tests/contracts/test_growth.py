@@ -1,0 +1,31 @@
+"""What training keeps for its backward pass grows in proportion to the length, for every model type."""
+
+import torch
+
+from tests.contracts.models import every_model, make
+
+
+def bytes_kept(model, length):
+    """Bytes of all storages that one training step saves for its backward pass, each counted once."""
+    storages = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        storages[storage.data_ptr()] = storage
+        return tensor
+
+    embeds = torch.randn(1, length, 16)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = model(inputs_embeds=embeds, labels=torch.zeros(1, length, dtype=torch.int64)).loss
+    loss.backward()
+    parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    return sum(storage.nbytes() for address, storage in storages.items() if address not in parameters)
+
+
+@every_model
+def test_what_is_kept_for_the_backward_pass_grows_with_the_length_and_not_with_its_square(key):
+    model = make(key, max_position_embeddings=2048).train()
+    short, middle, long = (bytes_kept(model, length) for length in (128, 512, 2048))
+    # Between equal steps of length a linear cost grows by equal amounts, four times as large for four times the step.
+    assert middle - short > 0
+    assert long - middle < 4.4 * (middle - short)
