@@ -1,7 +1,6 @@
 """What every measurement needs: where it ran, medians of interleaved runs, and files that are never half written."""
 
 import ctypes
-import gc
 import importlib.metadata
 import json
 import os
@@ -105,7 +104,6 @@ def peak_bytes(step: Callable[[], Any]) -> int | None:
     Linux counts the peak of the whole process and lets it be reset; freed memory is handed back first, so that it is
     not counted as held.
     """
-    gc.collect()
     try:
         ctypes.CDLL(None).malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")

@@ -43,7 +43,7 @@ class Scale:
     cell_batches: tuple[int, ...] = (1, 16, 64)
     cell_widths: tuple[int, ...] = (32, 128, 512)
     tokens: int = 2_000_000
-    trainer_steps: int = 100
+    trainer_steps: int = 300
     patience: float = 10.0
     recall_seconds: float = 600.0
     judged: bool = True

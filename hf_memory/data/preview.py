@@ -18,12 +18,18 @@ def symbols(task: Task) -> list[str]:
 
 
 def label_text(task: Task, label: float) -> str:
-    """A label as text: a symbol where classes are input ids, a number otherwise, a dot where nothing is due."""
+    """A label as text: a symbol where classes have symbols, a number otherwise, a dot where nothing is due.
+
+    Classes have the task's ``label_symbols``, or its ``symbols`` where there are as many classes as input ids.
+    """
     if label == IGNORE_INDEX:
         return "."
     if task.problem_type == "regression":
         return f"{label:g}"
-    return symbols(task)[int(label)] if task.num_labels == task.vocab_size else str(int(label))
+    own = getattr(task, "label_symbols", None)
+    if own is None:
+        own = symbols(task) if task.num_labels == task.vocab_size else None
+    return str(int(label)) if own is None else own[int(label)]
 
 
 def show(

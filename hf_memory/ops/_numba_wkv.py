@@ -56,25 +56,25 @@ def _average(start, stop, key, value, w, u, initial_state, lengths, y, final, st
     _, steps, width = key.shape
     chunks = (width + LANES - 1) // LANES
     fixed, block = np.zeros((1, 2 * LANES), key.dtype), np.zeros((BLOCK, 3 * LANES), key.dtype)
-    history = np.zeros((BLOCK + 1, 3, LANES), key.dtype)
+    history, state = np.zeros((BLOCK, 3 * LANES), key.dtype), np.zeros((1, 3 * LANES), key.dtype)
     for item in range(start, stop):
         row, low = item // chunks, item % chunks * LANES
         _load_fixed(w, u, row, low, fixed)
-        load(initial_state[row], low, history[0], 0)
+        _load_state(initial_state[row], low, state)
         for index in range(starts.shape[1]):
-            span = slice(index * BLOCK, min(index * BLOCK + BLOCK, steps))
-            store(history[0], 0, starts[row, index], low)
-            load(key[row, span], low, block, 0)
-            load(value[row, span], low, block, 1)
-            for i in range(span.stop - span.start):
-                if span.start + i == lengths[row]:
-                    store(history[i], 0, final[row], low)
-                _output(block[i], fixed[0], history[i].ravel())
-                _advance(block[i], fixed[0], history[i].ravel(), history[i + 1].ravel())
-            store(block, 2, y[row, span], low)
-            _copy(history[span.stop - span.start].ravel(), history[0].ravel())
+            first = index * BLOCK
+            count = min(BLOCK, steps - first)
+            _store_state(state, starts[row, index], low)
+            load(key[row, first : first + count], low, block, 0)
+            load(value[row, first : first + count], low, block, 1)
+            _advance(block[:count], fixed[0], history, state[0])
+            _output(block[:count], fixed[0], history)
+            store(block, 2, y[row, first : first + count], low)
+            real = lengths[row] - first
+            if 0 <= real < count:
+                _store_state(history[real : real + 1], final[row], low)
         if lengths[row] >= steps:
-            store(history[0], 0, final[row], low)
+            _store_state(state, final[row], low)
 
 
 @compiled
@@ -98,34 +98,31 @@ def _gradient(
     _, steps, width = key.shape
     chunks = (width + LANES - 1) // LANES
     fixed, block = np.zeros((1, 4 * LANES), key.dtype), np.zeros((BLOCK, 5 * LANES), key.dtype)
-    history, carry = np.zeros((BLOCK + 1, 3, LANES), key.dtype), np.zeros((3, LANES), key.dtype)
-    arriving = np.zeros((3, LANES), key.dtype)
+    history, state = np.zeros((BLOCK, 3 * LANES), key.dtype), np.zeros((1, 3 * LANES), key.dtype)
+    backwards = np.arange(BLOCK)[::-1].copy()
+    carry, arriving = np.zeros((1, 3 * LANES), key.dtype), np.zeros((1, 3 * LANES), key.dtype)
     for item in range(start, stop):
         row, low = item // chunks, item % chunks * LANES
         _load_fixed(w, u, row, low, fixed)
-        load(grad_state[row], low, arriving, 0)
         _clear(fixed[0, 2 * LANES :])
-        _clear(carry.ravel())
+        _load_state(grad_state[row], low, arriving)
+        _clear(carry[0])
         if lengths[row] >= steps:
-            _copy(arriving.ravel(), carry.ravel())
+            _copy(arriving[0], carry[0])
         for index in range(starts.shape[1] - 1, -1, -1):
-            span = slice(index * BLOCK, min(index * BLOCK + BLOCK, steps))
-            load(starts[row, index], low, history[0], 0)
-            load(key[row, span], low, block, 0)
-            load(value[row, span], low, block, 1)
-            load(grad_y[row, span], low, block, 2)
-            for i in range(span.stop - span.start):
-                _advance(block[i], fixed[0], history[i].ravel(), history[i + 1].ravel())
-            for i in range(span.stop - span.start - 1, -1, -1):
-                _advance_back(block[i], fixed[0], history[i].ravel(), carry.ravel())
-                _output_back(block[i], fixed[0], history[i].ravel(), carry.ravel())
-                if span.start + i == lengths[row]:
-                    _add(arriving.ravel(), carry.ravel())
-            store(block, 3, grad_key[row, span], low)
-            store(block, 4, grad_value[row, span], low)
+            first = index * BLOCK
+            count = min(BLOCK, steps - first)
+            _load_state(starts[row, index], low, state)
+            load(key[row, first : first + count], low, block, 0)
+            load(value[row, first : first + count], low, block, 1)
+            load(grad_y[row, first : first + count], low, block, 2)
+            _advance(block[:count], fixed[0], history, state[0])
+            _back(block[:count], fixed[0], history, carry[0], arriving[0], lengths[row] - first, backwards)
+            store(block, 3, grad_key[row, first : first + count], low)
+            store(block, 4, grad_value[row, first : first + count], low)
         store(fixed, 2, grad_w[row : row + 1], low)
         store(fixed, 3, grad_u[row : row + 1], low)
-        store(carry, 0, grad_initial[row], low)
+        _store_state(carry, grad_initial[row], low)
 
 
 @compiled
@@ -134,6 +131,18 @@ def _load_fixed(w, u, row, low, fixed):
     load(w[own : own + 1], low, fixed, 0)
     own = row if u.shape[0] > 1 else 0
     load(u[own : own + 1], low, fixed, 1)
+
+
+@compiled
+def _load_state(state, low, target):
+    for part in range(3):
+        load(state[part : part + 1], low, target, part)
+
+
+@compiled
+def _store_state(source, state, low):
+    for part in range(3):
+        store(source, part, state[part : part + 1], low)
 
 
 @compiled
@@ -154,74 +163,83 @@ def _add(source, target):
         target[c] += source[c]
 
 
-# Rows of what follows: `step` key, value, then y or the gradients of y, key and value; `fixed` w, u and the gradients
-# of both; `state` a, b and m before the step; `carry` the gradients of a, b and m.
+# Rows of what follows: `block` key, value, then y or the gradients of y, key and value; `fixed` w, u and the gradients
+# of both; `history` a, b and m before each step; `carry` the gradients of a, b and m.
 
 
 @compiled
-def _output(step, fixed, state):
-    """Write the average of a step."""
-    one, log2_e = step.dtype.type(1), step.dtype.type(LOG2_E)
-    for c in range(LANES):
-        gap = state[2 * LANES + c] - (step[c] + fixed[LANES + c])
-        small = exp2(-abs(gap) * log2_e)
-        old, new = one if gap >= 0 else small, small if gap >= 0 else one
-        numerator = old * state[c] + new * step[LANES + c]
-        step[2 * LANES + c] = numerator / (old * state[LANES + c] + new)
+def _output(block, fixed, history):
+    """Write the averages of a block."""
+    one, log2_e = fixed.dtype.type(1), fixed.dtype.type(LOG2_E)
+    for i in range(len(block)):
+        step, state = block[i], history[i]
+        for c in range(LANES):
+            gap = state[2 * LANES + c] - (step[c] + fixed[LANES + c])
+            small = exp2(-abs(gap) * log2_e)
+            old, new = one if gap >= 0 else small, small if gap >= 0 else one
+            numerator = old * state[c] + new * step[LANES + c]
+            step[2 * LANES + c] = numerator / (old * state[LANES + c] + new)
 
 
 @compiled
-def _advance(step, fixed, state, after):
-    """Write the state after a step."""
-    one, log2_e = step.dtype.type(1), step.dtype.type(LOG2_E)
-    for c in range(LANES):
-        decayed = state[2 * LANES + c] + fixed[c]
-        gap = decayed - step[c]
-        small = exp2(-abs(gap) * log2_e)
-        old, new = one if gap >= 0 else small, small if gap >= 0 else one
-        after[c] = old * state[c] + new * step[LANES + c]
-        after[LANES + c] = old * state[LANES + c] + new
-        after[2 * LANES + c] = decayed if gap >= 0 else step[c]
+def _advance(block, fixed, history, state):
+    """Move the state through a block, and write down what it was before each step."""
+    one, log2_e = fixed.dtype.type(1), fixed.dtype.type(LOG2_E)
+    for i in range(len(block)):
+        step, before = block[i], history[i]
+        for c in range(3 * LANES):
+            before[c] = state[c]
+        # In place, as a loop that reads one row of `history` and writes the next is not vectorised.
+        for c in range(LANES):
+            decayed = state[2 * LANES + c] + fixed[c]
+            gap = decayed - step[c]
+            small = exp2(-abs(gap) * log2_e)
+            old, new = one if gap >= 0 else small, small if gap >= 0 else one
+            state[c] = old * state[c] + new * step[LANES + c]
+            state[LANES + c] = old * state[LANES + c] + new
+            state[2 * LANES + c] = decayed if gap >= 0 else step[c]
 
 
 @compiled
-def _advance_back(step, fixed, state, carry):
-    """Write the gradients of key and value and move the carried ones through the new state to the state before."""
-    one, zero, log2_e = step.dtype.type(1), step.dtype.type(0), step.dtype.type(LOG2_E)
-    for c in range(LANES):
-        gap = state[2 * LANES + c] + fixed[c] - step[c]
-        small = exp2(-abs(gap) * log2_e)
-        old, new = one if gap >= 0 else small, small if gap >= 0 else one
-        into_a, into_b = carry[c], carry[LANES + c]
-        through_old = old * (state[c] * into_a + state[LANES + c] * into_b)
-        through_new = new * (step[LANES + c] * into_a + into_b)
-        # The exponent of the new state divides both weights, and is one of the two that the step compares.
-        top = carry[2 * LANES + c] - (through_old + through_new)
-        kept = top if gap >= 0 else zero
-        step[3 * LANES + c] = through_new + (zero if gap >= 0 else top)
-        step[4 * LANES + c] = new * into_a
-        fixed[2 * LANES + c] += through_old + kept
-        carry[c] = old * into_a
-        carry[LANES + c] = old * into_b
-        carry[2 * LANES + c] = through_old + kept
+def _back(block, fixed, history, carry, arriving, real, backwards):
+    """Write a block's gradients of key and value, add to those of w and u, and carry those of the state to its start.
 
-
-@compiled
-def _output_back(step, fixed, state, carry):
-    """Add the gradients that a step's average sends to its key and value, to u, and to the state before."""
-    one, log2_e = step.dtype.type(1), step.dtype.type(LOG2_E)
-    for c in range(LANES):
-        gap = state[2 * LANES + c] - (step[c] + fixed[LANES + c])
-        small = exp2(-abs(gap) * log2_e)
-        old, new = one if gap >= 0 else small, small if gap >= 0 else one
-        denominator = old * state[LANES + c] + new
-        into_numerator = step[2 * LANES + c] / denominator
-        into_denominator = -into_numerator * ((old * state[c] + new * step[LANES + c]) / denominator)
-        into_current = new * (step[LANES + c] * into_numerator + into_denominator)
-        step[3 * LANES + c] += into_current
-        step[4 * LANES + c] += new * into_numerator
-        fixed[3 * LANES + c] += into_current
-        into_a, into_b = old * into_numerator, old * into_denominator
-        carry[c] += into_a
-        carry[LANES + c] += into_b
-        carry[2 * LANES + c] += into_a * state[c] + into_b * state[LANES + c]
+    Before step ``real`` the gradient ``arriving`` at the final state is added. ``backwards`` counts from the last step
+    of a full block to 0: over rows that the compiler sees to descend it would run its inner loops without vectors.
+    """
+    one, zero, log2_e = fixed.dtype.type(1), fixed.dtype.type(0), fixed.dtype.type(LOG2_E)
+    for i in backwards[len(backwards) - len(block) :]:
+        step, state = block[i], history[i]
+        for c in range(LANES):
+            gap = state[2 * LANES + c] + fixed[c] - step[c]
+            small = exp2(-abs(gap) * log2_e)
+            old, new = one if gap >= 0 else small, small if gap >= 0 else one
+            into_a, into_b = carry[c], carry[LANES + c]
+            through_old = old * (state[c] * into_a + state[LANES + c] * into_b)
+            through_new = new * (step[LANES + c] * into_a + into_b)
+            # The exponent of the new state divides both weights, and is one of the two that the step compares.
+            top = carry[2 * LANES + c] - (through_old + through_new)
+            kept = top if gap >= 0 else zero
+            step[3 * LANES + c] = through_new + (zero if gap >= 0 else top)
+            step[4 * LANES + c] = new * into_a
+            fixed[2 * LANES + c] += through_old + kept
+            carry[c] = old * into_a
+            carry[LANES + c] = old * into_b
+            carry[2 * LANES + c] = through_old + kept
+        for c in range(LANES):
+            gap = state[2 * LANES + c] - (step[c] + fixed[LANES + c])
+            small = exp2(-abs(gap) * log2_e)
+            old, new = one if gap >= 0 else small, small if gap >= 0 else one
+            inverse = one / (old * state[LANES + c] + new)
+            into_numerator = step[2 * LANES + c] * inverse
+            into_denominator = -into_numerator * ((old * state[c] + new * step[LANES + c]) * inverse)
+            into_current = new * (step[LANES + c] * into_numerator + into_denominator)
+            step[3 * LANES + c] += into_current
+            step[4 * LANES + c] += new * into_numerator
+            fixed[3 * LANES + c] += into_current
+            into_a, into_b = old * into_numerator, old * into_denominator
+            carry[c] += into_a
+            carry[LANES + c] += into_b
+            carry[2 * LANES + c] += into_a * state[c] + into_b * state[LANES + c]
+        if i == real:
+            _add(arriving, carry)

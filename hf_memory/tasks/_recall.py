@@ -85,6 +85,11 @@ class RecallTask(Task):
         names = [letters[i] if short else f"s{i + 1}" for i in range(self.alphabet_size)]
         return ("_", *names, "|")
 
+    @property
+    def label_symbols(self) -> tuple[str, ...]:
+        """A readable name of each class: blank and symbols, which are input ids too."""
+        return self.symbols[:-1]
+
     def sizes(self, length: int) -> tuple[int, int]:
         """Number of symbols S and blank interval T of rows of ``length``."""
         return (self.pattern_length, length) if self.axis == "blank" else (length, self.blank_length)

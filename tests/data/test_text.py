@@ -60,6 +60,7 @@ def test_labels_are_symbols_where_classes_are_ids() -> None:
         == symbols(make_task("group_word_problem", group="S3"))[1]
     )
     assert label_text(make_task("dyck"), 1) == "1"
+    assert [label_text(make_task("copying"), label) for label in (0, 1, 8, -100)] == ["_", "a", "h", "."]
     assert label_text(make_task("interval_counting"), 0.25) == "0.25"
     assert label_text(make_task("mqar"), -100) == "."
 
