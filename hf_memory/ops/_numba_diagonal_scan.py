@@ -4,11 +4,10 @@ Both walk batch first and keep the row of channels innermost, so that nothing is
 ``decay`` may have length one: it is then the same for every row or step.
 """
 
-from collections.abc import Callable
-
-import numba
 import numpy as np
 import torch
+
+from hf_memory.ops._numba_common import compiled, run
 
 DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 
@@ -23,14 +22,15 @@ def refusal(*, device: torch.device, dtype: torch.dtype) -> str | None:
 def scan(decay: torch.Tensor, inputs: torch.Tensor, initial_state: torch.Tensor) -> torch.Tensor:
     """Return h_t = a_t h_{t-1} + b_t for every t; decay (B or 1, T or 1, N), inputs (B, T, N), state (B, N)."""
     states = torch.empty_like(inputs, memory_format=torch.contiguous_format)
-    _scan(_array(decay), _array(inputs), _array(initial_state), states.numpy())
+    arrays = _array(decay), _array(inputs), _array(initial_state), states.numpy()
+    run(_scan, len(inputs), 4 * inputs.numel(), *arrays)
     return states
 
 
 def reverse_scan(decay: torch.Tensor, grads: torch.Tensor) -> torch.Tensor:
     """Return G_t = g_t + conj(a_{t+1}) G_{t+1} for every t; shapes as in ``scan``."""
     totals = torch.empty_like(grads, memory_format=torch.contiguous_format)
-    _reverse_scan(_array(decay), _array(grads), totals.numpy())
+    run(_reverse_scan, len(grads), 4 * grads.numel(), _array(decay), _array(grads), totals.numpy())
     return totals
 
 
@@ -38,18 +38,12 @@ def _array(tensor: torch.Tensor) -> np.ndarray:
     return tensor.detach().resolve_conj().resolve_neg().contiguous().numpy()
 
 
-def _compiled(function: Callable) -> Callable:
-    """Compile on first call and keep the machine code on disk where some cache folder is writable."""
-    try:
-        return numba.njit(cache=True)(function)
-    except RuntimeError:
-        return numba.njit(function)
-
-
-@_compiled
-def _scan(decay: np.ndarray, inputs: np.ndarray, initial_state: np.ndarray, states: np.ndarray) -> None:
-    batch, time, channels = inputs.shape
-    for row in range(batch):
+@compiled
+def _scan(
+    start: int, stop: int, decay: np.ndarray, inputs: np.ndarray, initial_state: np.ndarray, states: np.ndarray
+) -> None:
+    _, time, channels = inputs.shape
+    for row in range(start, stop):
         decay_row = decay[row if decay.shape[0] > 1 else 0]
         previous = initial_state[row]
         for t in range(time):
@@ -60,10 +54,10 @@ def _scan(decay: np.ndarray, inputs: np.ndarray, initial_state: np.ndarray, stat
             previous = current
 
 
-@_compiled
-def _reverse_scan(decay: np.ndarray, grads: np.ndarray, totals: np.ndarray) -> None:
-    batch, time, channels = grads.shape
-    for row in range(batch):
+@compiled
+def _reverse_scan(start: int, stop: int, decay: np.ndarray, grads: np.ndarray, totals: np.ndarray) -> None:
+    _, time, channels = grads.shape
+    for row in range(start, stop):
         decay_row = decay[row if decay.shape[0] > 1 else 0]
         totals[row, time - 1] = grads[row, time - 1]
         for t in range(time - 2, -1, -1):

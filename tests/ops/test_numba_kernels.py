@@ -11,6 +11,7 @@ import torch
 from hf_memory.ops import _kernels, _numba_common
 from hf_memory.ops import _numba_selective_scan as scan_kernel
 from hf_memory.ops import _numba_wkv as wkv_kernel
+from hf_memory.ops import selective_scan as scan_module
 from hf_memory.ops.selective_scan import selective_scan, selective_scan_recurrent
 from hf_memory.ops.wkv import wkv, wkv_recurrent
 from tests.ops import recurrence_checks as checks
@@ -49,6 +50,31 @@ def test_wkv_equals_the_definition(width, steps):
     checks.assert_same(on(wkv, "numba"), wkv_recurrent, *wkv_tests.problem(2, steps, width))
 
 
+@SIGNS
+@pytest.mark.parametrize("blocks", [(1, 2), (1 << 18, 16)], ids=["short blocks", "one block"])
+def test_selective_scan_in_torch_equals_the_definition_where_numba_is_not_asked_for(negative, blocks, monkeypatch):
+    monkeypatch.setattr(scan_module, "_BLOCK_NUMEL", blocks[0])
+    monkeypatch.setattr(scan_module, "_BLOCK_STEPS", blocks[1])
+    slow, problem = scan_tests.ordered(selective_scan_recurrent, negative), scan_tests.problem(3, 7, 5, 3)
+    checks.assert_same(scan("torch", negative), slow, *problem)
+    checks.assert_split(scan("torch", negative), *problem)
+
+
+@STEPS
+def test_wkv_in_torch_equals_the_definition_where_numba_is_not_asked_for(steps):
+    checks.assert_same(on(wkv, "torch"), wkv_recurrent, *wkv_tests.problem(3, steps, 5))
+
+
+@BACKENDS
+def test_large_keys_and_steep_decays_stay_finite_on_both_backends(backend):
+    (key, value), (w, u), _ = wkv_tests.problem(2, 50, 5, torch.float32)
+    inputs = [tensor.requires_grad_() for tensor in (1e4 * key, value, 20 * w, u)]
+    y, state = wkv(*inputs, backend=backend)
+    gradients = torch.autograd.grad(y.square().sum() + state[:, :2].sum(), inputs)
+    assert y.abs().max() <= value.abs().max()
+    assert all(tensor.isfinite().all() for tensor in (y, state, *gradients))
+
+
 @BACKENDS
 def test_selective_scan_in_float32_is_right_on_both_backends(backend):
     problem = scan_tests.problem(2, 300, LANES + 5, 16, torch.float32)
@@ -79,7 +105,7 @@ def test_replicas_under_vmap_equal_single_runs_on_both_backends(backend):
     checks.assert_vmap(on(wkv, backend), *wkv_tests.problem(2, 18, 5))
 
 
-def gradients(function, timed, fixed, state):
+def results_of(function, timed, fixed, state):
     """All results and gradients, for comparison bit by bit."""
     return checks.values_and_gradients(function, timed, fixed, state, torch.arange(len(state)) + 30)
 
@@ -90,11 +116,11 @@ def test_bits_depend_neither_on_the_run_nor_on_the_number_of_threads(monkeypatch
         on(wkv, "numba"): wkv_tests.problem(3, 40, LANES + 5, torch.float32),
     }
     for function, problem in problems.items():
-        once, again = gradients(function, *problem), gradients(function, *problem)
+        once, again = results_of(function, *problem), results_of(function, *problem)
         with monkeypatch.context() as patch:
             patch.setattr(_numba_common, "_THREAD_WORK", 1)
             patch.setattr(torch, "get_num_threads", lambda: 3)
-            threaded = gradients(function, *problem)
+            threaded = results_of(function, *problem)
         for results in zip(once, again, threaded, strict=True):
             assert torch.equal(results[0], results[1])
             assert torch.equal(results[0], results[2])
