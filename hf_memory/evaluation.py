@@ -240,7 +240,7 @@ def write_evaluation(folder: str | os.PathLike[str], rows: list[Row]) -> Path:
     Its definition is what was evaluated: run, weights, task and splits.
     """
     row = rows[0]
-    definition = {
+    definition: dict[str, Any] = {
         "evaluation_of": row.cell,
         "weights": row.weights_sha256,
         "task": row.task,

@@ -9,6 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Triton is published for Linux only")
 FOLDER = Path(__file__).parent
 
 COMPILE = """
