@@ -96,7 +96,7 @@ def evaluate(
 
 @app.command()
 def report(
-    results: Annotated[Path, typer.Argument(help="Folder of result rows, or one file.")],
+    results: Annotated[str, typer.Argument(help="Folder of result rows, one file, or a results dataset on the Hub.")],
     out: Annotated[Path, typer.Option(help="Folder of the page.")] = Path("report"),
 ) -> None:
     """Write figures, tables and one HTML page from result rows."""

@@ -10,6 +10,8 @@ from huggingface_hub.errors import (
     HfHubHTTPError,
     HFValidationError,
     HTTPError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
     RemoteEntryNotFoundError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
@@ -133,6 +135,8 @@ def explained(repo_id: str, revision: str | None = None) -> Iterator[None]:
         raise
     except (HTTPError, RuntimeError, OSError, ValueError) as error:
         cause = _of_the_hub(error)
+        if cause is None and isinstance(error, LocalEntryNotFoundError | OfflineModeIsEnabled):
+            raise HubError(f"{repo_id}: it is not in the local cache, and HF_HUB_OFFLINE keeps the Hub away") from error
         if cause is None:
             raise
         raise HubError(_advice(cause, repo_id, revision)) from error

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import logging
 import os
+import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 1
 """Version of the file format."""
+
+_REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -169,20 +172,24 @@ def read_definition(path: str | os.PathLike[str]) -> dict[str, Any]:
     return decode(_header(Path(path), Path(path).read_text(errors="replace").split("\n"))["definition"])
 
 
-def read_rows(path: str | os.PathLike[str]) -> list[Row]:
-    """Read all rows of a folder, or of one file.
+def read_rows(path: str | os.PathLike[str], revision: str | None = None) -> list[Row]:
+    """Read all rows of a folder, of one file, or of a results dataset ``namespace/name`` on the Hub.
+
+    Args:
+        path: The folder or file; where there is none, the repository of that name.
+        revision: Branch, tag or commit of the repository.
 
     Raises:
         ValueError: If there is no results file, or one is empty, cut short or damaged; the message names it.
     """
-    rows, problems = recover_rows(path)
+    rows, problems = recover_rows(path, revision)
     if problems:
         raise ValueError("damaged results; run these cells again or read what is left of them: " + "; ".join(problems))
     return rows
 
 
-def recover_rows(path: str | os.PathLike[str]) -> tuple[list[Row], list[str]]:
-    """Read what can be read of a folder, or of one file, and say what could not.
+def recover_rows(path: str | os.PathLike[str], revision: str | None = None) -> tuple[list[Row], list[str]]:
+    """Read what can be read, and say what could not; arguments as for :func:`read_rows`.
 
     Returns:
         The rows, and one sentence for each thing that is wrong, with the file's name; each is also logged.
@@ -190,6 +197,14 @@ def recover_rows(path: str | os.PathLike[str]) -> tuple[list[Row], list[str]]:
     Raises:
         ValueError: If there is no results file at all.
     """
+    if not Path(path).exists() and _REPOSITORY.fullmatch(str(path)):
+        from hf_memory.hub_client import HubError
+        from hf_memory.hub_datasets import load_results  # a folder of rows is read without what the Hub needs
+
+        try:
+            return load_results(str(path), revision), []
+        except HubError as error:
+            raise ValueError(f"results: {str(path)!r} is no folder or file here, and {error}") from error
     path = Path(path)
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path] if path.is_file() else []
     if not files:

@@ -248,3 +248,9 @@ def test_rows_of_two_data_versions_are_not_mixed():
     assert "aaaa" in str(error.value)
     assert "bbbb" in str(error.value)
     assert len(studies([make_row(), make_row(task="mqar"), make_row(task_knobs={"num_ones": 4})])) == 3
+
+
+def test_a_name_that_is_neither_a_folder_nor_a_repository_says_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="'results/nothing' is no folder or file here"):
+        read_rows("results/nothing")
