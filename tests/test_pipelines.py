@@ -52,7 +52,9 @@ def test_what_is_generated_follows_the_prompt_word_by_word(task, data):
     law, ids, labels = trained(task, *data)
     start = next(place for place, label in enumerate(labels) if label != -100)
     prompt = " ".join(symbols(law)[number] for number in ids[:start])
-    (found,) = pipeline("text-generation", model="run")(prompt, max_new_tokens=3, do_sample=False)
+    # Unless it is told, the pipeline of older versions takes the blank before "." for a slip and removes it.
+    options = {"max_new_tokens": 3, "do_sample": False, "clean_up_tokenization_spaces": False}
+    (found,) = pipeline("text-generation", model="run")(prompt, **options)
     model = AutoModelForCausalLM.from_pretrained("run").eval()
     expected = model.generate(torch.tensor([ids[:start]]), max_new_tokens=3, do_sample=False)[0].tolist()
     assert found["generated_text"] == " ".join(symbols(law)[number] for number in expected)

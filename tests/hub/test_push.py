@@ -144,7 +144,11 @@ def test_an_interrupted_push_leaves_the_branch_and_resumes(published: dict) -> N
     assert published["half"] == [".gitattributes"]
     sent = [line for line in published["interrupted_log"] if line.startswith("PUT")]
     assert sum("dropped" in line for line in sent) == 1
-    assert [line for line in published["resumed_log"] if line.startswith("PUT")] == []
+    # Some versions of the client send a dropped file again by themselves; what has arrived is never sent twice.
+    arrived = {line for line in sent if line.endswith(" 200")}
+    missing = {line.split()[1] for line in sent} - {line.split()[1] for line in arrived}
+    again = [line for line in published["resumed_log"] if line.startswith("PUT")]
+    assert sorted(line.split()[1] for line in again) == sorted(missing)
     assert published["whole"] > 12
 
 
