@@ -98,11 +98,12 @@ def evaluate(
 def report(
     results: Annotated[str, typer.Argument(help="Folder of result rows, one file, or a results dataset on the Hub.")],
     out: Annotated[Path, typer.Option(help="Folder of the page.")] = Path("report"),
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a dataset on the Hub.")] = None,
 ) -> None:
     """Write figures, tables and one HTML page from result rows."""
     from hf_memory.report import write_report
 
-    typer.echo(write_report(results, out))
+    typer.echo(write_report(results, out, revision=revision))
 
 
 @app.command()

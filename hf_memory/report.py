@@ -28,7 +28,7 @@ _PAGE = """<!DOCTYPE html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{{ heading }}</title>
 <style>
-body { font: 15px/1.5 system-ui, sans-serif; color: #1a1a1a; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
+body { font: 15px/1.5 system-ui, sans-serif; color: #1a1a1a; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; }
 table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid #ddd; }
@@ -168,8 +168,12 @@ def study_csv(rows: Sequence[Row], metric: str | None = None) -> str:
     return text.getvalue()
 
 
-def write_report(results: str | Path, out: str | Path, heading: str = "Memory of sequence mixers") -> Path:
+def write_report(
+    results: str | Path, out: str | Path, heading: str = "Memory of sequence mixers", revision: str | None = None
+) -> Path:
     """Write ``index.html`` with all studies of a results folder, and the PNG and CSV behind each figure.
+
+    ``results`` may also be a results dataset on the Hub, at a ``revision``.
 
     Damaged files are named at the top of the page; what can be read of them is used. A folder with sweeps in it, or
     below it, gets the page of its sweeps instead, with their verdicts.
@@ -184,7 +188,7 @@ def write_report(results: str | Path, out: str | Path, heading: str = "Memory of
         from hf_memory.study_page import write_study_page  # with models and data behind it, which rows do not need
 
         return write_study_page(results, out, heading)
-    rows, problems = recover_rows(results)
+    rows, problems = recover_rows(results, revision)
     if not rows:
         raise ValueError(f"results: {str(results)!r} holds no readable row: {'; '.join(problems)}")
     return write_page(rows, out, heading, problems)

@@ -156,7 +156,7 @@ def push_results_and_evaluate() -> dict[str, Any]:
     command(f"evaluate me/lru --task bit_parity {SMALL} --data test_lengths=[32] --results evaluated")
     rows = {name: [[row.split, row.value()] for row in read_rows(name)] for name in ("results", "evaluated")}
     same = load_results("ns/results") == read_rows("ns/results", revision="main") == read_rows("results")
-    command("report ns/results --out published")
+    command("report ns/results --out published --revision main")
     return {"equal": same, "rows": rows}
 
 
