@@ -114,7 +114,7 @@ def demo(
     workers: Annotated[int, typer.Option(min=1, help="Processes with one thread each.")] = 2,
     smoke: Annotated[bool, typer.Option(help="A few steps on a few rows.")] = False,
 ) -> None:
-    """Train four mixers on two tasks and show what they keep beyond the training length; about 5 minutes on 2 cores."""
+    """Train four mixers on two tasks and show what they keep beyond the training length; about 2 minutes on 2 cores."""
     from hf_memory.demo import run_demo
 
     print_rows(run_demo(output_dir, workers, smoke))
