@@ -5,7 +5,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "examples" / "accelerate"
@@ -24,3 +26,17 @@ def launch(*arguments: str, launcher: tuple[str, ...], environment: dict[str, st
     assert done.returncode == 0, done.stdout + done.stderr
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     return json.loads(line.removeprefix("RESULT "))
+
+
+def leave(result: dict[str, Any] | None) -> NoReturn:
+    """End a process of a group: print the result, where there is one, wait for the others, and go.
+
+    The interpreter would take the group apart in no certain order, and now and then the threads of gloo abort a process
+    whose work is done.
+    """
+    if result is not None:
+        print("RESULT " + json.dumps(result))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    torch.distributed.barrier()
+    os._exit(0)

@@ -4,8 +4,6 @@ Prints one line of JSON on the first process: for each mixer the largest relativ
 gradients under DDP and of weights after three steps under FSDP2.
 """
 
-import json
-
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -17,6 +15,7 @@ from hf_memory.auto import mixer_config, mixer_model
 from hf_memory.hybrid import MemoryHybridConfig
 from hf_memory.mixers import MIXERS
 from hf_memory.modeling import MemoryBlock
+from tests.distributed.launching import leave
 
 ROWS, LENGTH, STEPS = 8, 9, 3
 
@@ -93,9 +92,7 @@ def main() -> None:
         "copies": {key: gradients_of_copies(key, rank, world) for key in keys},
         "shards": {key: weights_of_shards(key, rank, world) for key in keys},
     }
-    if rank == 0:
-        print("RESULT " + json.dumps(found))
-    dist.destroy_process_group()
+    leave(found if rank == 0 else None)
 
 
 if __name__ == "__main__":

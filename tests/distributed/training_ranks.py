@@ -5,7 +5,6 @@ targets of all steps, and the result rows of every process.
 """
 
 import dataclasses
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from transformers import TrainerCallback
 from hf_memory.data.specification import specify
 from hf_memory.experiment import Experiment
 from hf_memory.storage import encode
+from tests.distributed.launching import leave
 
 STEPS = 10
 
@@ -65,8 +65,8 @@ def main() -> None:
     torch.set_num_threads(1)
     losses, rows = run(Path(sys.argv[1]), int(sys.argv[2]))
     everyone = gather_object([rows])
-    if torch.distributed.get_rank() == 0:
-        print("RESULT " + json.dumps({"losses": losses, "rows": everyone}))
+    first = torch.distributed.get_rank() == 0
+    leave({"losses": losses, "rows": everyone} if first else None)
 
 
 if __name__ == "__main__":
