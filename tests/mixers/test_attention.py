@@ -5,7 +5,12 @@ import torch
 from transformers import GPT2Config, GPT2Model, LlamaConfig, LlamaModel
 
 from hf_memory.layers import sinusoidal_positions
-from hf_memory.mixers.attention import MemoryAttentionConfig, MemoryAttentionForCausalLM, MemoryAttentionModel
+from hf_memory.mixers.attention import (
+    AttentionMixer,
+    MemoryAttentionConfig,
+    MemoryAttentionForCausalLM,
+    MemoryAttentionModel,
+)
 
 
 def test_a_llama_with_the_same_weights_gives_the_same_outputs_and_gradients():
@@ -143,3 +148,14 @@ def test_packed_positions_are_refused():
         model(torch.zeros(1, 4, dtype=torch.int64), position_ids=torch.tensor([[0, 1, 0, 1]]))
     with pytest.raises(ValueError, match="cu_seq_lens_q"):
         model(torch.zeros(1, 4, dtype=torch.int64), cu_seq_lens_q=torch.tensor([0, 2, 4]))
+
+
+@pytest.mark.parametrize("code", ["rope", "alibi"])
+def test_a_mixer_on_its_own_counts_positions_where_none_are_given(code):
+    config = MemoryAttentionConfig(hidden_size=16, position_code=code, window=4)
+    mixer = AttentionMixer(config, 0).double()
+    inputs, positions = torch.randn(2, 9, 16, dtype=torch.float64), torch.arange(9).expand(2, -1)
+    expected, _ = mixer(inputs, position_ids=positions)
+    first, state = mixer(inputs[:, :5])
+    second, _ = mixer(inputs[:, 5:], state)
+    torch.testing.assert_close(torch.cat([first, second], dim=1), expected, atol=1e-12, rtol=0)
