@@ -4,17 +4,21 @@ A cell leaves ``<digest>.jsonl`` with its rows, or ``<digest>.failed.json`` with
 lie beside them in ``<digest>.history.json``. Whether it is done is a question to the folder alone.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from hf_memory.data.specification import specify
 from hf_memory.results import cell_path
+from hf_memory.stacking import run_stacked, why_not_stackable
 from hf_memory.storage import claim, write_text
 from hf_memory.sweep_run import Beat, WatchedExperiment
 
@@ -114,6 +118,54 @@ def run_cell(cell: Cell, results: str | os.PathLike[str], beat: Beat = lambda st
             write_failure(results, cell, text)
             return "failed", text
     return "trained", ""
+
+
+def run_cells(
+    cells: Sequence[Cell], results: str | os.PathLike[str], beat: Beat = lambda steps: None
+) -> list[tuple[Outcome, str]]:
+    """Run cells as one stacked model, or a single cell alone, unless they are finished, have failed or are claimed.
+
+    Where the stack fails, its cells run one by one, so that an error belongs to the cell that has it.
+
+    Returns:
+        For each cell, what :func:`run_cell` returns.
+    """
+    results, stacked = Path(results), set[str]()
+    with contextlib.ExitStack() as claims:
+        mine = [cell for cell in cells if len(cells) > 1 and _claimed(cell, results, claims)]
+        if len(mine) > 1:
+            try:
+                run_stacked([cell.experiment() for cell in mine], results, beat)
+                stacked = {cell.digest for cell in mine}
+            except Exception:  # whatever went wrong, the cells can still run alone
+                logger.exception("a stack of %d cells failed; they run one by one", len(mine))
+    return [("trained", "") if cell.digest in stacked else run_cell(cell, results, beat) for cell in cells]
+
+
+def _claimed(cell: Cell, results: Path, claims: contextlib.ExitStack) -> bool:
+    """Claim a cell that has neither finished nor failed."""
+    if failure_path(results, cell.digest).exists():
+        return False
+    return claims.enter_context(claim(cell_path(results, cell.digest)))
+
+
+def can_stack(cell: Cell) -> bool:
+    """Whether runs like this one can be trained side by side."""
+    with torch.device("meta"):
+        return not why_not_stackable(cell.experiment().make_model(cell.seed))
+
+
+def as_stacks(cells: Sequence[Cell], size: int) -> list[tuple[Cell, ...]]:
+    """Cells that differ in learning rate and seed alone, in stacks of at most ``size``; others alone."""
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        alike = dataclasses.replace(cell, stage="search", learning_rate=1.0, seed=0, learning_rate_grid=())
+        groups.setdefault(alike.digest, []).append(cell)
+    stacks = []
+    for group in groups.values():
+        step = size if size > 1 and can_stack(group[0]) else 1
+        stacks += [tuple(group[start : start + step]) for start in range(0, len(group), step)]
+    return stacks
 
 
 def state_of(results: Path, cell: Cell) -> Literal["finished", "failed", "open"]:

@@ -18,7 +18,10 @@ def sweep(
     ] = None,
     backend: Annotated[str, typer.Option(help="local or ray.")] = "local",
     workers: Annotated[int | None, typer.Option(min=1, help="Cells at a time; one per core by default.")] = None,
-    gpu_share: Annotated[float, typer.Option(min=0.0, help="GPU of each cell, with ray.")] = 0.0,
+    gpu_share: Annotated[float, typer.Option(min=0.0, help="GPU of each process, with ray.")] = 0.0,
+    stack: Annotated[
+        int, typer.Option(min=1, help="Runs of other learning rates and seeds trained as one model; for GPUs.")
+    ] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the cells and run nothing.")] = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed cells again.")] = False,
 ) -> None:
@@ -31,7 +34,15 @@ def sweep(
         show_cells(loaded, workers)
         return
     folder = results or Path("results") / loaded.name / profile
-    study = run_sweep(loaded, folder, workers=workers, backend=backend, gpu_share=gpu_share, retry_failed=retry_failed)
+    study = run_sweep(
+        loaded,
+        folder,
+        workers=workers,
+        backend=backend,
+        gpu_share=gpu_share,
+        stack=stack,
+        retry_failed=retry_failed,
+    )
     show_verdicts(study)
     typer.echo(f"rows: {folder}; `hf-memory report {folder} --out report/` writes the page")
 

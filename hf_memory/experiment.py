@@ -36,6 +36,20 @@ _DEFINING = (
 
 
 @dataclasses.dataclass(frozen=True)
+class Course:
+    """How far a training run went: optimiser steps, tokens without padding, and seconds."""
+
+    steps: int
+    tokens: int
+    seconds: float
+
+    @classmethod
+    def of(cls, trainer: MemoryTrainer, seconds: float) -> "Course":
+        """The course of a trainer after its training."""
+        return cls(trainer.state.global_step, int(trainer.state.num_input_tokens_seen), seconds)
+
+
+@dataclasses.dataclass(frozen=True)
 class Experiment:
     """A run that is fully specified: its names are checked, and its digest is known before anything is computed.
 
@@ -131,7 +145,7 @@ class Experiment:
         trainer, seconds = self._train(arguments, rows, callbacks)
         trainer.save_model()
         trainer.accelerator.wait_for_everyone()
-        run = self._facts(trainer, cell, seconds)
+        run = self._facts(arguments, cell, Course.of(trainer, seconds))
         splits = {name: rows[name] for name in rows if name != "train"}
         found = evaluate_lengths(
             trainer.accelerator.unwrap_model(trainer.model),
@@ -175,9 +189,8 @@ class Experiment:
         trainer.train(resume_from_checkpoint=arguments.resume_from_checkpoint)
         return trainer, time.perf_counter() - started
 
-    def _facts(self, trainer: MemoryTrainer, cell: str, seconds: float) -> Run:
+    def _facts(self, arguments: TrainingArguments, cell: str, course: Course) -> Run:
         """What the rows say of the training run."""
-        arguments, state = trainer.args, trainer.state
         warmup = arguments.warmup_steps
         share = f"{warmup:.0%} of the steps" if 0 < warmup < 1 else f"{warmup:.0f} steps"
         return Run(
@@ -189,9 +202,9 @@ class Experiment:
             learning_rate_grid=self.learning_rate_grid or (arguments.learning_rate,),
             schedule=f"{arguments.lr_scheduler_type.value}, linear warm-up over {share}",
             optim_groups=self.optim_groups,
-            stop_rule=f"{state.global_step} steps",
-            steps=state.global_step,
-            tokens=int(state.num_input_tokens_seen),
-            train_seconds=seconds,
+            stop_rule=f"{course.steps} steps",
+            steps=course.steps,
+            tokens=course.tokens,
+            train_seconds=course.seconds,
             weights_sha256=weights_digest(arguments.output_dir),
         )

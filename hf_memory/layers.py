@@ -38,6 +38,8 @@ class StatefulLayer(nn.Module):
     """Whether inputs longer than ``max_position_embeddings`` are refused."""
     float32_tolerance: float = 1e-5
     """Largest difference between one pass and pieces in float32. Forms that use an FFT round more: 1e-4."""
+    stackable: bool = True
+    """Whether replicas with weights of their own run as one layer, by ``torch.func.vmap`` over the torch backend."""
 
     def forward(
         self,

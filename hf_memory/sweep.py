@@ -14,14 +14,14 @@ from typing import Any, Protocol
 
 from tqdm.auto import tqdm
 
-from hf_memory.cells import Cell, Outcome, find_failures, state_of
+from hf_memory.cells import Cell, Outcome, as_stacks, find_failures, state_of
 from hf_memory.outcomes import Choice, Study, assemble, choose, write_record
 from hf_memory.plans import Setting, final_cells, make_settings, next_rates, search_cells, search_place
 from hf_memory.provenance import measure_state
 from hf_memory.recipes import Recipe
 from hf_memory.results import cell_path, recover_rows
 from hf_memory.training import model_for_task
-from hf_memory.workers import LocalWorkers, Report
+from hf_memory.workers import LocalWorkers, Report, Stack
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +37,8 @@ class Workers(Protocol):
 
     def __exit__(self, *error: object) -> None: ...
 
-    def run(self, cells: Sequence[Cell], results: Path, report: Report) -> None:
-        """Run cells until each is finished or has failed, and report each."""
+    def run(self, stacks: Sequence[Stack], results: Path, report: Report) -> None:
+        """Run the cells of all stacks until each is finished or has failed, and report each."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +75,7 @@ def run_sweep(
     workers: int | None = None,
     backend: str = "local",
     gpu_share: float = 0.0,
+    stack: int = 1,
     retry_failed: bool = False,
     progress: bool = True,
 ) -> Study:
@@ -85,7 +86,9 @@ def run_sweep(
         results: Folder of rows and record.
         workers: Cells at a time; by default one per core.
         backend: ``"local"`` or ``"ray"``.
-        gpu_share: GPU of each cell, with ``ray``.
+        gpu_share: GPU of each process, with ``ray``.
+        stack: Cells that differ in learning rate and seed alone and are trained as one stacked model, at most. 1 is for
+            a CPU, where stacks pay for tiny steps only.
         retry_failed: Run the failed cells of the folder again.
         progress: Show a bar over cells with the time that is left.
 
@@ -95,12 +98,17 @@ def run_sweep(
     Raises:
         ValueError: If a setting cannot be sized, before anything is run.
     """
+    if stack < 1:
+        raise ValueError(f"stack must be at least 1, got {stack}")
     results = Path(results)
     results.mkdir(parents=True, exist_ok=True)
     for failure in find_failures(results) if retry_failed else ():
         failure.unlink(missing_ok=True)
     settings = make_settings(recipe)
-    with make_workers(backend, workers, gpu_share) as pool, _Sweep(recipe, results, settings, pool, progress) as sweep:
+    with (
+        make_workers(backend, workers, gpu_share) as pool,
+        _Sweep(recipe, results, settings, pool, stack, progress) as sweep,
+    ):
         return sweep.run()
 
 
@@ -118,8 +126,10 @@ def make_workers(backend: str, workers: int | None, gpu_share: float = 0.0) -> W
 class _Sweep:
     """The course of one sweep."""
 
-    def __init__(self, recipe: Recipe, results: Path, settings: list[Setting], workers: Workers, progress: bool):
-        self.recipe, self.results, self.settings, self.workers = recipe, results, settings, workers
+    def __init__(
+        self, recipe: Recipe, results: Path, settings: list[Setting], workers: Workers, stack: int, progress: bool
+    ):
+        self.recipe, self.results, self.settings, self.workers, self.stack = recipe, results, settings, workers, stack
         self.cells: list[Cell] = []
         self._bar = tqdm(desc=recipe.name, unit="cell", disable=not progress, dynamic_ncols=True)
         self._seconds = {_key(setting.place): setting.seconds for setting in settings}
@@ -172,7 +182,8 @@ class _Sweep:
         self._bar.update(len(cells) - len(todo))
         self._show_time()
         # The longest cells first, so that no worker is left with one at the end.
-        self.workers.run(sorted(todo, key=lambda cell: -self._open[cell.digest]), self.results, self._report)
+        stacks = as_stacks(sorted(todo, key=lambda cell: -self._open[cell.digest]), self.stack)
+        self.workers.run(stacks, self.results, self._report)
 
     def _set_damaged_aside(self, cell: Cell) -> None:
         """Rename a results file that cannot be read in full, so that its cell runs again."""

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_memory.cells import Cell, Outcome, run_cell, write_failure
-from hf_memory.workers import POLL_SECONDS, Report, prepare_process
+from hf_memory.cells import Outcome, run_cells
+from hf_memory.workers import POLL_SECONDS, Report, Stack, prepare_process, report_stack, write_failures
 
 MAX_RETRIES = 3
 """How often a cell is started again after its node or process was lost."""
@@ -55,38 +55,33 @@ class RayWorkers:
         if self._is_ours:
             self._ray.shutdown()
 
-    def run(self, cells: Sequence[Cell], results: Path, report: Report) -> None:
+    def run(self, stacks: Sequence[Stack], results: Path, report: Report) -> None:
         """Run cells until each is finished or has failed."""
         options = {"num_cpus": 1, "num_gpus": self._gpu_share, "max_retries": MAX_RETRIES}
         remote = self._ray.remote(**options)(_run_remote)
-        waiting, running = list(cells), dict[Any, tuple[Cell, float]]()
+        waiting, running = list(stacks), dict[Any, tuple[Stack, float]]()
         while waiting or running:
             while waiting and len(running) < self.size:
-                cell = waiting.pop(0)
-                running[remote.remote(cell, str(results.resolve()))] = cell, time.monotonic()
+                stack = waiting.pop(0)
+                running[remote.remote(stack, str(results.resolve()))] = stack, time.monotonic()
             ready, _ = self._ray.wait(list(running), timeout=POLL_SECONDS)
             for task in ready:
-                cell, started = running.pop(task)
-                outcome, text = self._outcome(task, cell, results)
-                if outcome == "claimed elsewhere":
-                    waiting.append(cell)
-                else:
-                    report(cell, outcome, text, time.monotonic() - started)
+                stack, started = running.pop(task)
+                outcomes = self._outcomes(task, stack, results)
+                waiting += report_stack(stack, outcomes, time.monotonic() - started, report)
 
-    def _outcome(self, task: Any, cell: Cell, results: Path) -> tuple[Outcome, str]:
-        """The outcome of a task; one that Ray gave up is recorded as failed."""
+    def _outcomes(self, task: Any, stack: Stack, results: Path) -> list[tuple[Outcome, str]]:
+        """The outcomes of a task; cells that Ray gave up are recorded as failed."""
         try:
             return self._ray.get(task)
         except self._ray.exceptions.RayError as error:
-            text = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-            write_failure(results, cell, text)
-            return "failed", text
+            return write_failures(results, stack, f"{type(error).__name__}: {str(error).splitlines()[0]}")
 
 
-def _run_remote(cell: Cell, results: str) -> tuple[Outcome, str]:
-    """Run a cell on a node. One that is claimed is asked for again a little later, and keeps no CPU busy meanwhile."""
+def _run_remote(stack: Stack, results: str) -> list[tuple[Outcome, str]]:
+    """Run cells on a node. One that is claimed is asked for again a little later, and keeps no CPU busy meanwhile."""
     prepare_process()
-    outcome = run_cell(cell, results)
-    if outcome[0] == "claimed elsewhere":
+    outcomes = run_cells(stack, results)
+    if all(outcome == "claimed elsewhere" for outcome, _ in outcomes):
         time.sleep(POLL_SECONDS)
-    return outcome
+    return outcomes

@@ -15,12 +15,11 @@ from transformers import TrainerCallback, TrainingArguments
 from hf_memory.data.builder import load_dataset
 from hf_memory.data.tensors import TensorRows
 from hf_memory.evaluation import evaluate_lengths, predict, split_metrics
-from hf_memory.experiment import Experiment
+from hf_memory.experiment import Course, Experiment
 from hf_memory.provenance import Run
 from hf_memory.results import Row, write_cell
 from hf_memory.storage import decode, digest, encode, write_text
 from hf_memory.studies import log_spaced
-from hf_memory.training import MemoryTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -58,27 +57,55 @@ class WatchedExperiment(Experiment):
         """Train, evaluate, and write the history and then the rows, whose file says that the run is finished."""
         with tempfile.TemporaryDirectory(prefix="hf_memory-") as output_dir:
             arguments = self.make_arguments(output_dir)
-            if arguments.n_gpu > 1:
-                raise ValueError(f"{arguments.n_gpu} GPUs are visible to one run; set CUDA_VISIBLE_DEVICES or use ray")
-            definition = self.definition(arguments)
-            cell = digest(definition)
-            rows = load_dataset(f"hf_memory/{definition['task']}", definition["preset"], **definition["data"])
+            rows = self.load_rows(arguments)
             history = History(self, rows, beat)
             trainer, seconds = self._train(arguments, rows, [history])
-            trainer.save_model()
-            run = self._facts(trainer, cell, seconds)
-            splits = {name: rows[name] for name in rows if name != "train"}
-            found = evaluate_lengths(trainer.model, self.specification, splits, run=run, progress=False)
+            return self.conclude(trainer.model, arguments, Course.of(trainer, seconds), history, rows, results)
+
+    def load_rows(self, arguments: TrainingArguments) -> Mapping[str, Any]:
+        """The dataset. Raises a ``ValueError`` where one process would share several GPUs."""
+        if arguments.n_gpu > 1:
+            raise ValueError(f"{arguments.n_gpu} GPUs are visible to one run; set CUDA_VISIBLE_DEVICES or use ray")
+        definition = self.definition(arguments)
+        return load_dataset(f"hf_memory/{definition['task']}", definition["preset"], **definition["data"])
+
+    def conclude(
+        self,
+        model: Any,
+        arguments: TrainingArguments,
+        course: Course,
+        history: "History",
+        rows: Mapping[str, Any],
+        results: Path,
+        **changes: Any,
+    ) -> list[Row]:
+        """Save and evaluate a trained model, and write what the run leaves.
+
+        Args:
+            model: The model.
+            arguments: Arguments of its training; its weights go into their folder.
+            course: How far the training went.
+            history: Evaluations during training.
+            rows: The dataset.
+            results: Folder of the cells.
+            **changes: Fields of the rows that are to be other than measured here.
+        """
+        definition = self.definition(arguments)
+        model.save_pretrained(arguments.output_dir)
+        run = self._facts(arguments, digest(definition), course)
+        splits = {name: rows[name] for name in rows if name != "train"}
+        found = evaluate_lengths(model, self.specification, splits, run=run, progress=False)
         found = [as_diverged(row) if math.isnan(row.measured("loss").value) else row for row in found]
-        write_history(results, cell, history.points)
+        found = [dataclasses.replace(row, **changes) for row in found]
+        write_history(results, run.cell, history.points)
         write_cell(results, definition, found)
         return found
 
-    def _facts(self, trainer: MemoryTrainer, cell: str, seconds: float) -> Run:
+    def _facts(self, arguments: TrainingArguments, cell: str, course: Course) -> Run:
         """The facts of the run, with clipping, evaluations and the rule by which it ended."""
-        run = super()._facts(trainer, cell, seconds)
-        clip = trainer.args.max_grad_norm
-        rules = [f"{trainer.args.max_steps} steps"]
+        run = super()._facts(arguments, cell, course)
+        clip = arguments.max_grad_norm
+        rules = [f"{arguments.max_steps} steps"]
         if self.stop_at is not None:
             rules.append(f"above {self.stop_at:g} on validation")
         if self.give_up is not None:
@@ -87,7 +114,7 @@ class WatchedExperiment(Experiment):
         return dataclasses.replace(
             run,
             schedule=f"{run.schedule}, {f'gradients clipped at {clip:g}' if clip else 'no clipping'}, "
-            f"weight decay {trainer.args.weight_decay:g}",
+            f"weight decay {arguments.weight_decay:g}",
             stop_rule=" or ".join(rules) + looks,
         )
 

@@ -1,4 +1,4 @@
-"""Worker processes of a sweep on one machine: one thread each, one cell at a time.
+"""Worker processes of a sweep on one machine: one thread each, one cell or one stack of cells at a time.
 
 On a CPU, one process per core with one thread does two to six times the work of one process with all threads. Each
 worker has a pipe of its own, so that the parent knows which cell is lost when a worker is killed.
@@ -15,10 +15,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_memory.cells import Cell, Outcome, run_cell, write_failure
+from hf_memory.cells import Cell, Outcome, run_cells, state_of, write_failure
+
+Stack = tuple[Cell, ...]
+"""Cells that one process trains as one model; mostly a single one."""
 
 Report = Callable[[Cell, Outcome, str, float], None]
-"""Told of each cell that ends: its outcome, the text of an error, and the seconds it took."""
+"""Told of each cell that ends: outcome, text of an error, and seconds, those of a stack in equal shares."""
 
 POLL_SECONDS = 1.0
 
@@ -45,43 +48,38 @@ class LocalWorkers:
             worker.end()
         self._workers.clear()
 
-    def run(self, cells: Sequence[Cell], results: Path, report: Report) -> None:
+    def run(self, stacks: Sequence[Stack], results: Path, report: Report) -> None:
         """Run cells until each is finished or has failed, here or in another sweep on the same folder."""
-        waiting, elsewhere = list(cells), list[Cell]()
+        waiting, elsewhere = list(stacks), list[Stack]()
         while len(self._workers) < min(self.size, len(waiting)):
             self._workers.append(_Worker(self._context, results))
-        while waiting or elsewhere or any(worker.cell for worker in self._workers):
+        while waiting or elsewhere or any(worker.stack for worker in self._workers):
             for index, worker in enumerate(self._workers):
-                if waiting and worker.cell is None:
+                if waiting and worker.stack is None:
                     if not worker.process.is_alive():
                         worker.end()
                         worker = self._workers[index] = _Worker(self._context, results)
                     worker.start(waiting.pop(0))
-            busy = {worker.connection: worker for worker in self._workers if worker.cell}
+            busy = {worker.connection: worker for worker in self._workers if worker.stack}
             for connection in multiprocessing.connection.wait(list(busy)) if busy else []:
                 self._collect(busy[connection], results, elsewhere, report)
             # Cells that another sweep has claimed are asked for again once nothing else is left to do.
-            if elsewhere and not waiting and not any(worker.cell for worker in self._workers):
+            if elsewhere and not waiting and not any(worker.stack for worker in self._workers):
                 time.sleep(POLL_SECONDS)
                 waiting, elsewhere = elsewhere, waiting
 
-    def _collect(self, worker: "_Worker", results: Path, elsewhere: list[Cell], report: Report) -> None:
-        """Take the outcome of a worker; replace the worker where it has died."""
-        cell = worker.cell
-        if cell is None:
+    def _collect(self, worker: "_Worker", results: Path, elsewhere: list[Stack], report: Report) -> None:
+        """Take the outcomes of a worker; replace the worker where it has died."""
+        stack = worker.stack
+        if stack is None:
             return
         try:
-            outcome, text = worker.connection.recv()
+            outcomes = worker.connection.recv()
         except (EOFError, OSError):
-            code = worker.end()
-            outcome, text = "failed", f"the worker process ended with code {code}"
-            write_failure(results, cell, text)
+            outcomes = write_failures(results, stack, f"the worker process ended with code {worker.end()}")
             self._workers[self._workers.index(worker)] = _Worker(self._context, results)
-        worker.cell = None
-        if outcome == "claimed elsewhere":
-            elsewhere.append(cell)
-        else:
-            report(cell, outcome, text, time.monotonic() - worker.started)
+        worker.stack = None
+        elsewhere += report_stack(stack, outcomes, time.monotonic() - worker.started, report)
 
 
 class _Worker:
@@ -90,7 +88,7 @@ class _Worker:
     def __init__(self, context: Any, results: Path):
         before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "GOMP_SPINCOUNT")}
         self.connection, theirs = context.Pipe()
-        self.cell: Cell | None = None
+        self.stack: Stack | None = None
         self.started = 0.0
         self.process = context.Process(target=_work, args=(theirs, str(results)), daemon=True)
         os.environ.update(OMP_NUM_THREADS="1", GOMP_SPINCOUNT="0")  # read when the process starts
@@ -101,11 +99,11 @@ class _Worker:
                 os.environ.pop(name) if value is None else os.environ.update({name: value})
         theirs.close()
 
-    def start(self, cell: Cell) -> None:
-        """Hand a cell to the process; a process that is gone shows when its outcome is read."""
-        self.cell, self.started = cell, time.monotonic()
+    def start(self, stack: Stack) -> None:
+        """Hand cells to the process; a process that is gone shows when its outcomes are read."""
+        self.stack, self.started = stack, time.monotonic()
         with contextlib.suppress(OSError):
-            self.connection.send(cell)
+            self.connection.send(stack)
 
     def end(self) -> int | None:
         """End the process and return its exit code."""
@@ -115,6 +113,29 @@ class _Worker:
             self.process.terminate()
             self.process.join()
         return self.process.exitcode
+
+
+def report_stack(stack: Stack, outcomes: Sequence[tuple[Outcome, str]], seconds: float, report: Report) -> list[Stack]:
+    """Report the cells of a stack that have ended; return those that another process has claimed, each alone."""
+    waiting: list[Stack] = []
+    for cell, (outcome, text) in zip(stack, outcomes, strict=True):
+        if outcome == "claimed elsewhere":
+            waiting.append((cell,))
+        else:
+            report(cell, outcome, text, seconds / len(stack))
+    return waiting
+
+
+def write_failures(results: Path, stack: Stack, error: str) -> list[tuple[Outcome, str]]:
+    """Record an error for the cells of a stack that have not ended, and return the outcomes of all."""
+    outcomes: list[tuple[Outcome, str]] = []
+    for cell in stack:
+        if state_of(results, cell) == "finished":
+            outcomes.append(("trained", ""))
+        else:
+            write_failure(results, cell, error)
+            outcomes.append(("failed", error))
+    return outcomes
 
 
 def available_cores() -> int:
@@ -128,10 +149,10 @@ def _work(connection: Any, results: str) -> None:
     prepare_process()
     while True:
         try:
-            cell = connection.recv()
+            stack = connection.recv()
         except (EOFError, OSError):
             return
-        connection.send(run_cell(cell, results, _stop_without_parent))
+        connection.send(run_cells(stack, results, _stop_without_parent))
 
 
 def prepare_process() -> None:

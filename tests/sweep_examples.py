@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from hf_memory.cells import Cell, run_cell
+from hf_memory.cells import Cell, run_cells
 from hf_memory.metrics import MetricValue
 from hf_memory.outcomes import Result, Study
 from hf_memory.plans import final_cells, make_settings, search_cells
 from hf_memory.recipes import Recipe
 from hf_memory.results import Row
 from hf_memory.sweep_run import HistoryPoint
+from hf_memory.workers import report_stack
 
 TINY_DATA = {"length": 8, "test_lengths": [8, 12], "num_validation": 32, "num_test": 16}
 
@@ -32,7 +33,7 @@ def tiny_recipe(**changes: Any) -> Recipe:
 
 
 class InlineWorkers:
-    """Runs cells one after the other in this process, and notes their names."""
+    """Runs stacks one after the other in this process, and notes their cells."""
 
     size = 1
 
@@ -45,10 +46,10 @@ class InlineWorkers:
     def __exit__(self, *error: object) -> None:
         return None
 
-    def run(self, cells, results, report) -> None:
-        for cell in cells:
-            self.ran.append(cell)
-            report(cell, *run_cell(cell, results), 0.5)
+    def run(self, stacks, results, report) -> None:
+        for stack in stacks:
+            self.ran += stack
+            report_stack(stack, run_cells(stack, results), 0.5 * len(stack), report)
 
 
 def made_up(

@@ -36,7 +36,7 @@ def test_a_killed_worker_costs_its_cell_alone(tmp_path):
     killer.start()
     found: list = []
     with LocalWorkers(1) as pool:
-        pool.run([endless, quick], tmp_path, report_to(found))
+        pool.run([(endless,), (quick,)], tmp_path, report_to(found))
     killer.join(timeout=5)
     assert found == [
         (endless.digest, "failed", "the worker process ended with code -9"),
@@ -54,7 +54,7 @@ def test_two_sweeps_on_one_folder_share_the_work(tmp_path):
     def sweep():
         own: list = []
         with LocalWorkers(1) as pool:
-            pool.run(cells, tmp_path, report_to(own))
+            pool.run([(cell,) for cell in cells], tmp_path, report_to(own))
         found.append(own)
 
     threads = [threading.Thread(target=sweep) for _ in range(2)]
@@ -128,7 +128,7 @@ def test_ray_gets_one_cpu_and_the_gpu_share_of_each_cell(tmp_path, monkeypatch):
     found: list = []
     with RayWorkers(None, 0.25) as pool:
         assert pool.size == 3
-        pool.run(cells, tmp_path, report_to(found))
+        pool.run([(cell,) for cell in cells], tmp_path, report_to(found))
     assert fake.options == {"num_cpus": 1, "num_gpus": 0.25, "max_retries": MAX_RETRIES}
     assert fake.most == 3
     assert (fake.started, fake.stopped) == (1, 1)
