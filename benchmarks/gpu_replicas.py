@@ -1,14 +1,13 @@
 """How many small models one GPU trains side by side: the same rows, weights of their own, one stacked step."""
 
-import copy
 from typing import Any
 
 import numpy as np
 import torch
-from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 
 from benchmarks.gpu_common import Clock, Scale, first_line, timed
 from hf_memory.auto import mixer_config, mixer_model
+from hf_memory.stacking import StackedModel
 from hf_memory.tasks import make_task
 
 LENGTH, WIDTH, ROWS = 64, 64, 64
@@ -49,16 +48,14 @@ def stacked_step(key: str, count: int, device: torch.device, scale: Scale) -> fl
     for seed in range(count):
         torch.manual_seed(seed)
         models.append(mixer_model(config, "token_classification").to(device).train())
-    weights, buffers = stack_module_state(models)
-    base = copy.deepcopy(models[0])
+    stack = StackedModel(models)
     arrays = task.sample(np.random.default_rng(0), 8 if small else LENGTH, 4 if small else ROWS)
     ids, labels = (torch.from_numpy(array).long().to(device) for array in arrays)
 
-    def loss(weights: dict[str, torch.Tensor], buffers: dict[str, torch.Tensor]) -> torch.Tensor:
-        return functional_call(base, (weights, buffers), (ids,), {"labels": labels}).loss
+    def step() -> None:
+        stack(input_ids=ids, labels=labels)["loss"].backward()
 
-    step = vmap(grad_and_value(loss), randomness="different")
-    return timed(lambda: step(weights, buffers), device, scale)
+    return timed(step, device, scale)
 
 
 def replica_table(rows: list[dict[str, Any]]) -> list[str]:

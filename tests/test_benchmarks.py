@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import cpu, cpu_data, rows
+from benchmarks import cpu, cpu_data, cpu_sweeps, rows
 from benchmarks.common import interleaved, peak_bytes, ratio
 from hf_memory.mixers import MIXERS
 from hf_memory.tasks import make_task
@@ -111,6 +111,13 @@ def test_the_cpu_report_holds_every_section_and_every_mixer(tmp_path, capsys):
     text = (tmp_path / "cpu.md").read_text()
     assert all(f"## {name}" in text for name in sections)
     assert "## growth" in capsys.readouterr().out
+
+
+def test_runs_are_counted_alone_in_processes_and_stacked(monkeypatch):
+    monkeypatch.setattr(cpu_sweeps, "available_cores", lambda: 1)
+    (row,) = cpu.run_section("sweeps", rows.SMOKE, end=float("inf"))
+    assert list(row["cells_per_hour"]) == ["one process", "stacked"]
+    assert all(rate > 0 for rate in row["cells_per_hour"].values())
 
 
 def test_public_models_train_beside_ours(tmp_path):
