@@ -66,6 +66,9 @@ def evaluate(
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the Hub.")] = None,
     results: Annotated[Path | None, typer.Option(help="Folder to which the rows are written.")] = None,
     generate: Annotated[bool, typer.Option("--generate", help="Also let the model write the answers itself.")] = False,
+    mechanisms: Annotated[
+        bool, typer.Option("--mechanisms", help="Also change contexts and see what answers follow; look at attention.")
+    ] = False,
 ) -> None:
     """Measure recall and extrapolation of a checkpoint on the validation and test splits of a task."""
     from accelerate import Accelerator
@@ -86,12 +89,18 @@ def evaluate(
     found = evaluate_lengths(
         folder, specification, splits, batch_size=batch_size, accelerator=accelerator, generate=generate
     )
+    if mechanisms:
+        from hf_memory.mechanisms import add_mechanisms
+
+        found = add_mechanisms(found, folder, specification, splits, batch_size, accelerator)
     if accelerator.is_main_process:
         if results is not None:
             write_evaluation(results, found)
         print_rows(found)
-        if generate:
-            print_rows(found, f"generated_{specification.task.headline_metric}")
+        further = [f"generated_{specification.task.headline_metric}"] if generate else []
+        further += [name for name in found[0].metrics if name.startswith(("counterfactual_", "induction_"))]
+        for metric in further:
+            print_rows(found, metric)
 
 
 @app.command()

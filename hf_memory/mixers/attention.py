@@ -24,7 +24,7 @@ from hf_memory.configuration import MemoryConfig
 from hf_memory.heads import MemoryForCausalLM, MemoryForTokenClassification
 from hf_memory.layers import ShortConvolution, State, join_state, mark_residual_output, real_token_mask, split_state
 from hf_memory.modeling import MemoryModel, Mixer
-from hf_memory.ops.attention import alibi_slopes, attention, rotate
+from hf_memory.ops.attention import alibi_slopes, attention, attention_weights, rotate
 
 
 @strict
@@ -113,15 +113,7 @@ class AttentionMixer(Mixer):
         batch, time, width = hidden_states.shape
         if position_ids is None:
             position_ids = self._next_positions(state, batch, time, hidden_states.device)
-        projected, conv_state = self.qkv_proj(hidden_states), None
-        if self.conv is not None:
-            projected, conv_state = self.conv(projected, split_state(state, "conv"), lengths, None, return_state)
-        query, key, value = projected.view(batch, time, 3, self.num_heads, -1).unbind(2)
-        slopes = None
-        if self.config.position_code == "rope":
-            query, key = (rotate(tensor, position_ids, self.config.rope_theta) for tensor in (query, key))
-        elif self.config.position_code == "alibi":
-            slopes = alibi_slopes(self.num_heads).to(hidden_states.device)
+        query, key, value, slopes, conv_state = self._project(hidden_states, state, lengths, position_ids, return_state)
         positions = position_ids
         if lengths is not None:
             positions = position_ids.masked_fill(~real_token_mask(lengths, time), -1)
@@ -144,6 +136,36 @@ class AttentionMixer(Mixer):
             return output, None
         kept = self._keep(key, value, positions, ragged=lengths is not None)
         return output, {**kept, **join_state({"conv": conv_state})}
+
+    def attention_weights(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """What each position reads from each other one.
+
+        Args:
+            hidden_states: Inputs (B, T, D), from the first token on and padded on the right at most.
+
+        Returns:
+            Weights (B, H, T, T): query, then key.
+        """
+        batch, time, _ = hidden_states.shape
+        positions = self._next_positions(None, batch, time, hidden_states.device)
+        query, key, _, slopes, _ = self._project(hidden_states, None, None, positions, False)
+        return attention_weights(
+            query, key, positions, positions, slopes, self.config.window, normalize=self.config.normalize
+        )
+
+    def _project(self, hidden_states, state, lengths, position_ids, return_state):
+        """Queries, keys and values (B, T, H, K) with their position code, slopes of ALiBi, state of the convolution."""
+        batch, time, _ = hidden_states.shape
+        projected, conv_state = self.qkv_proj(hidden_states), None
+        if self.conv is not None:
+            projected, conv_state = self.conv(projected, split_state(state, "conv"), lengths, None, return_state)
+        query, key, value = projected.view(batch, time, 3, self.num_heads, -1).unbind(2)
+        slopes = None
+        if self.config.position_code == "rope":
+            query, key = (rotate(tensor, position_ids, self.config.rope_theta) for tensor in (query, key))
+        elif self.config.position_code == "alibi":
+            slopes = alibi_slopes(self.num_heads).to(hidden_states.device)
+        return query, key, value, slopes, conv_state
 
     def _keep(self, key: torch.Tensor, value: torch.Tensor, positions: torch.Tensor, ragged: bool) -> State:
         """The columns that a later token can see, and no more."""

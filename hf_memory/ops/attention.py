@@ -50,6 +50,28 @@ def attention_recurrent(
     return torch.stack(outputs, dim=1)
 
 
+def attention_weights(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    query_positions: torch.Tensor,
+    key_positions: torch.Tensor,
+    slopes: torch.Tensor | None = None,
+    window: int | None = None,
+    normalize: bool = True,
+) -> torch.Tensor:
+    """The weights (B, H, T, S) by which :func:`attention` sums values; arguments as there.
+
+    They are built in full, to be looked at. A query that sees nothing has weights of zero.
+    """
+    query, key = query.transpose(1, 2), key.transpose(1, 2)
+    mask = attention_mask(query_positions, key_positions, window).unsqueeze(1)
+    scores = query @ key.mT / math.sqrt(query.shape[-1])
+    if slopes is not None:
+        scores = scores + _linear_bias(query, query_positions, key_positions, slopes)
+    scores = scores.masked_fill(~mask, -torch.inf)
+    return (scores.softmax(-1) if normalize else scores.exp()).masked_fill(~mask, 0)
+
+
 def attention(
     query: torch.Tensor,
     key: torch.Tensor,

@@ -9,7 +9,7 @@ from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 
-from hf_memory.ops.attention import alibi_slopes, attention, attention_recurrent, rotate
+from hf_memory.ops.attention import alibi_slopes, attention, attention_recurrent, attention_weights, rotate
 
 CASES = {
     "plain": {},
@@ -46,6 +46,19 @@ def test_fused_attention_matches_the_definition_with_gradients(case, time, histo
     torch.testing.assert_close(actual, expected, atol=1e-12, rtol=0)
     for ours, theirs in zip(grads, expected_grads, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_weights_that_are_looked_at_are_those_that_sum_the_values(case):
+    options = CASES[case]
+    (query, key, value), queries, keys = inputs(7, 5)
+    slopes = alibi_slopes(3) if options.get("alibi") else None
+    window, normalize = options.get("window"), options.get("normalize", True)
+    weights = attention_weights(query, key, queries, keys, slopes, window, normalize)
+    expected = attention_recurrent(query, key, value, queries, keys, slopes, window, normalize)
+    torch.testing.assert_close(torch.einsum("bhts,bshv->bthv", weights, value), expected, atol=1e-12, rtol=0)
+    hidden = attention_weights(query, key, queries, torch.full_like(keys, -1), slopes, window, normalize)
+    assert not hidden.any()
 
 
 @pytest.mark.parametrize("slopes", [None, alibi_slopes(3)])
