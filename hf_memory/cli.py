@@ -13,6 +13,9 @@ from hf_memory.cli_list import wide_console
 from hf_memory.cli_sweep import sweep
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hf_memory.data.specification import Specification
     from hf_memory.results import Row
 
 app = typer.Typer(
@@ -69,6 +72,7 @@ def evaluate(
     mechanisms: Annotated[
         bool, typer.Option("--mechanisms", help="Also change contexts and see what answers follow; look at attention.")
     ] = False,
+    figure: Annotated[Path | None, typer.Option(help="PNG of outputs over time, for interval_counting.")] = None,
 ) -> None:
     """Measure recall and extrapolation of a checkpoint on the validation and test splits of a task."""
     from accelerate import Accelerator
@@ -94,6 +98,8 @@ def evaluate(
 
         found = add_mechanisms(found, folder, specification, splits, batch_size, accelerator)
     if accelerator.is_main_process:
+        if figure is not None:
+            draw_outputs(figure, folder, specification, splits)
         if results is not None:
             write_evaluation(results, found)
         print_rows(found)
@@ -178,6 +184,19 @@ def export(
 
     configs = _configs(task, config, every)
     typer.echo(export_dataset(task, out, configs, num_proc=num_proc, **parse_fields(data or [], "data")))
+
+
+def draw_outputs(
+    path: Path, checkpoint: "str | Path", specification: "Specification", splits: "Mapping[str, Any]"
+) -> None:
+    """Write the figure of a model's outputs over time."""
+    from hf_memory.evaluation import load_for_task
+    from hf_memory.plot_outputs import plot_outputs
+    from hf_memory.plotting import png
+    from hf_memory.storage import write_bytes
+
+    drawn = plot_outputs(load_for_task(checkpoint, specification.task), specification, splits)
+    typer.echo(f"figure: {write_bytes(path, png(drawn))}")
 
 
 def _configs(task: str, given: Sequence[str] | None, every: bool) -> list[str] | None:

@@ -35,7 +35,8 @@ STOREYS = [
     "hf_memory.training hf_memory.evaluation hf_memory.provenance hf_memory.experiment hf_memory.arguments "
     "hf_memory.results hf_memory.summary hf_memory.studies hf_memory.study hf_memory.plotting hf_memory.report "
     "hf_memory.recipes hf_memory.expectations hf_memory.plans hf_memory.sizing hf_memory.cells hf_memory.sweep "
-    "hf_memory.workers hf_memory.judging hf_memory.outcomes hf_memory.stacking hf_memory.mechanisms "
+    "hf_memory.workers hf_memory.judging hf_memory.outcomes hf_memory.stacking "
+    "hf_memory.mechanisms hf_memory.plot_outputs "
     "hf_memory.hub hf_memory.model_card hf_memory.remote_code hf_memory.editions",
     "hf_memory.cli hf_memory.demo",
     "hf_memory examples dataset_scripts benchmarks",
