@@ -18,7 +18,7 @@ from hf_memory.plotting import png
 from hf_memory.storage import write_bytes, write_text
 from hf_memory.study_axes import label_of, to_csv
 from hf_memory.study_plots import Drawing, draw_study
-from hf_memory.study_tables import PageTable, cell_table, place_tables, verdict_table
+from hf_memory.study_tables import PageTable, cell_table, place_tables, to_markdown, verdict_table
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -140,6 +140,7 @@ def _section(study: Study) -> tuple[dict[str, Any], dict[str, bytes]]:
     tables += [cell_table(study, f"{name}-cells")]
     drawings = draw_study(study)
     files = {f"{table.id}.csv": _table_csv(table).encode() for table in tables}
+    files[f"{name}.md"] = "\n".join(to_markdown(table) for table in tables[:-1]).encode()  # all but the single runs
     figures = []
     for drawing in drawings:
         own = _drawing_files(drawing)

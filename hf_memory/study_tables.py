@@ -45,6 +45,18 @@ class PageTable:
     filter: bool = True
 
 
+def to_markdown(table: PageTable) -> str:
+    """A table with its title and note, as Markdown. Columns without any text are left out."""
+    kept = [i for i in range(len(table.columns)) if any(line.cells[i].text for line in table.lines)]
+
+    def line(texts: Sequence[str]) -> str:
+        return f"| {' | '.join(text.replace('|', chr(92) + '|') for text in texts)} |"
+
+    rows = [line([one.cells[i].text for i in kept]) for one in table.lines]
+    head = line([table.columns[i] for i in kept])
+    return "\n".join([f"### {table.title}", "", table.note, "", head, "|---" * len(kept) + "|", *rows, ""])
+
+
 def verdict_table(judgements: Sequence[Judgement], name: str) -> PageTable:
     """What was expected, and what came of it."""
     lines = []

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from hf_memory import study_tables
 from hf_memory.outcomes import find_records, read_study, write_record
 from hf_memory.plans import make_settings
 from hf_memory.report import write_report
@@ -177,3 +178,20 @@ def test_an_unfinished_sweep_decides_nothing_and_says_what_sizes_were_reached(tm
     assert text.count("the sweep has not come to its end") == 2
     found = re.search(r"params, reached of wanted: lstm: ([\d,]+) of 1,500; gru: ([\d,]+) of 1,500", text)
     assert all(abs(int(number.replace(",", "")) - 1500) <= 45 for number in found.groups())
+
+
+def test_tables_are_written_as_markdown_too(tmp_path):
+    recipe = recipe_of()
+    stored(tmp_path / "results", recipe, {**VALUES, ("gru", 1e-2, 0): 0.5})
+    write_report(tmp_path / "results", tmp_path / "report")
+    text = (tmp_path / "report" / "tiny-cpu.md").read_text()
+    lines = text.splitlines()
+    assert "### Verdicts" in lines
+    head = next(line for line in lines if line.startswith("| claim |"))
+    assert head == "| claim | verdict | left, by seed | right, by seed | why | measured |"
+    verdict = next(line for line in lines if line.startswith("| LSTM <keeps> it. |"))
+    assert verdict.startswith("| LSTM <keeps> it. | agrees | 0.95 | 0.7 | holds in 1 of 1 seeds |")
+    assert "### At the chosen learning rates" in lines
+    assert "### All runs" not in lines
+    bar = study_tables.PageTable("x", "T", "N", ("a|b",), (study_tables.TableLine((study_tables.TableCell("c|d"),)),))
+    assert study_tables.to_markdown(bar).splitlines()[-3:] == ["| a\\|b |", "|---|", "| c\\|d |"]
