@@ -45,6 +45,21 @@ tr.level td { color: #666; font-style: italic; }
 </style>
 </head>
 <body>
+{% macro show(table) %}
+<h3>{{ table.title }}</h3>
+<p class="note">{{ table.note }}</p>
+{% if table.filter %}<p><label>Show rows with <input type="search" data-filter="{{ table.id }}"></label></p>
+{% endif %}
+<div class="wide"><table id="{{ table.id }}" class="sortable">
+<thead><tr>
+{% for name in table.columns %}<th scope="col"\
+{% if table.lines and table.lines[0].cells[loop.index0].kind == "text" %} class="text"{% endif %}><button type="button">{{ name }}</button></th>{% endfor %}</tr>
+</thead><tbody>
+{% for line in table.lines %}<tr{% if line.level %} class="level"{% endif %}>\
+{% for cell in line.cells %}<td{% if cell.kind %} class="{{ cell.kind }}"{% endif %}\
+{% if cell.key is not none %} data-key="{{ cell.key }}"{% endif %}>{{ cell.text }}</td>{% endfor %}</tr>
+{% endfor %}</tbody></table></div>
+{% endmacro %}
 <h1>{{ heading }}</h1>
 {% for problem in problems %}<p class="problem">{{ problem }}</p>
 {% endfor %}
@@ -54,24 +69,12 @@ tr.level td { color: #666; font-style: italic; }
 <p class="note">{{ section.paper }}</p>
 {% for line in section.notes %}<p class="note">{{ line }}</p>
 {% endfor %}
-{% for table in section.tables %}
-<h3>{{ table.title }}</h3>
-<p class="note">{{ table.note }}</p>
-{% if table.filter %}<p><label>Show rows with <input type="search" data-filter="{{ table.id }}"></label></p>
-{% endif %}
-<div class="wide"><table id="{{ table.id }}" class="sortable">
-<thead><tr>
-{% for name in table.columns %}<th scope="col"><button type="button">{{ name }}</button></th>{% endfor %}</tr>
-</thead><tbody>
-{% for line in table.lines %}<tr{% if line.level %} class="level"{% endif %}>\
-{% for cell in line.cells %}<td{% if cell.kind %} class="{{ cell.kind }}"{% endif %}\
-{% if cell.key is not none %} data-key="{{ cell.key }}"{% endif %}>{{ cell.text }}</td>{% endfor %}</tr>
-{% endfor %}</tbody></table></div>
-{% endfor %}
+{{ show(section.tables[0]) }}
 {% for figure in section.figures %}
 <figure><img alt="{{ figure.caption }}" src="data:image/png;base64,{{ figure.image }}">
 <figcaption class="note">{{ figure.caption }} Files: {{ figure.name }}.svg, .png, .csv.</figcaption></figure>
 {% endfor %}
+{% for table in section.tables[1:] %}{{ show(table) }}{% endfor %}
 {% endfor %}
 <p class="note">{{ footer }}</p>
 <script>
