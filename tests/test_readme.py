@@ -34,6 +34,7 @@ def test_python_snippets_run_as_printed(tmp_path, monkeypatch):
 def test_the_commands_run_as_printed(tmp_path):
     lines = [line for block in blocks("bash") for line in block.splitlines() if line.startswith("hf-memory ")]
     assert any(line.startswith("hf-memory train") for line in lines)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     for line in lines:
         command = [sys.executable, "-m", "hf_memory.cli", *shlex.split(line, comments=True)[1:]]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
