@@ -53,7 +53,8 @@ tr.level td { color: #666; font-style: italic; }
 <div class="wide"><table id="{{ table.id }}" class="sortable">
 <thead><tr>
 {% for name in table.columns %}<th scope="col"\
-{% if table.lines and table.lines[0].cells[loop.index0].kind == "text" %} class="text"{% endif %}><button type="button">{{ name }}</button></th>{% endfor %}</tr>
+{% if table.lines and table.lines[0].cells[loop.index0].kind == "text" %} class="text"{% endif %}>\
+<button type="button">{{ name }}</button></th>{% endfor %}</tr>
 </thead><tbody>
 {% for line in table.lines %}<tr{% if line.level %} class="level"{% endif %}>\
 {% for cell in line.cells %}<td{% if cell.kind %} class="{{ cell.kind }}"{% endif %}\
