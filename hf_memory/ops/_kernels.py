@@ -41,6 +41,7 @@ KERNELS = {
     ("wkv", "numba"): "hf_memory.ops._numba_wkv",
     ("diagonal_scan", "triton"): "hf_memory.ops._triton_diagonal_scan",
     ("selective_scan", "triton"): "hf_memory.ops._triton_selective_scan",
+    ("nru", "triton"): "hf_memory.ops._triton_nru",
     ("delta_rule", "triton"): "hf_memory.ops._fla_delta_rule",
     ("linear_attention", "triton"): "hf_memory.ops._fla_linear_attention",
     ("taylor_attention", "triton"): "hf_memory.ops._fla_taylor_attention",

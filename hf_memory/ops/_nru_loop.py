@@ -7,6 +7,7 @@ u = sum_i c_i p_i, once for writing and once for erasing. For D the gradient (r,
     dc_i = du . p_i,   e_i = c_i dc_i where n_i is above its floor, else 0,   rho(p) = p^3 |p| / sum |p|^5.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hf_memory.ops._cells import Folded, fold_replicas, replica_rows, unfold_replicas, weight_gradient
+from hf_memory.ops._kernels import load_kernel
 
 NORM_FLOOR = 1e-6
 """Smallest 5-norm that a direction is divided by: gradients of a vanishing direction stay bounded."""
@@ -70,6 +72,7 @@ class NRULoop(torch.autograd.Function):
         num_heads: int,
         scale: float,
         relu_gains: bool,
+        backend: str,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Run the recurrence.
 
@@ -84,6 +87,7 @@ class NRULoop(torch.autograd.Function):
             num_heads: k.
             scale: 1 for a sum over the heads, 1 / k for a mean.
             relu_gains: Whether gains pass through a ReLU.
+            backend: ``"torch"``, or ``"triton"`` for a kernel that writes to the memory.
 
         Returns:
             h and m after every step (T, R, B, D + M), and for the backward pass the gates (T, R, B, 2 k + 4 side), what
@@ -91,6 +95,8 @@ class NRULoop(torch.autograd.Function):
             (0, R, 0, 0) without a norm.
         """
         size, signs = pre.shape[-1], _signs(pre, scale)
+        kernel = load_kernel("nru", backend) if backend != "torch" else None
+        constants = kernel.constants(pre, scale, NORM_FLOOR) if kernel is not None else None
         state = initial.clone(memory_format=torch.contiguous_format)
         h, m = state[..., :size], state[..., size:]
         transposed_hh, transposed_memory = weight_hh.mT.contiguous(), weight_memory.mT.contiguous()
@@ -106,10 +112,13 @@ class NRULoop(torch.autograd.Function):
                 a = torch.addcmul(norm_bias, scaled, norm_weight)
             torch.clamp_min(a, 0, out=h)
             torch.baddbmm(bias_memory, state, transposed_memory, out=gates[t])
-            write = read_gates(gates[t], signs, num_heads, relu_gains)
-            square = m.unflatten(-1, (write.u.shape[-1], -1))
-            for u, q in zip(write.u.unbind(-2), write.q.unbind(-2), strict=True):
-                square.addcmul_(u.unsqueeze(-1), q.unsqueeze(-2))
+            if kernel is not None:
+                kernel.write(gates[t], m, constants, num_heads, relu_gains)
+            else:
+                write = read_gates(gates[t], signs, num_heads, relu_gains)
+                square = m.unflatten(-1, (write.u.shape[-1], -1))
+                for u, q in zip(write.u.unbind(-2), write.q.unbind(-2), strict=True):
+                    square.addcmul_(u.unsqueeze(-1), q.unsqueeze(-2))
             states[t] = state
         none = state.new_empty(0, len(state), 0, 0)
         return states, gates, torch.stack(normed) if normed else none, torch.stack(deviations) if normed else none
@@ -130,7 +139,7 @@ class NRULoop(torch.autograd.Function):
         grads = list(Folded.apply(_nru_backward, in_axes, out_axes, grad, *saved, *ctx.options))
         if saved[6] is None:  # no norm
             grads[4:6] = None, None
-        return *grads, None, None, None
+        return *grads, None, None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
@@ -154,24 +163,18 @@ def _nru_backward(
     num_heads: int,
     scale: float,
     relu_gains: bool,
+    backend: str,
 ) -> tuple[Tensor, ...]:
     """Gradients of all tensors of the forward pass from that of h and m (T, R, B, D + M); empty ones for no norm."""
     size = weight_hh.shape[1]
-    write = read_gates(gates, _signs(gates, scale), num_heads, relu_gains)
-    factor = write.factor
-    if relu_gains:
-        factor = factor * (gates[..., : 2 * num_heads] > 0).view(factor.shape)
-    above_floor = write.fifth_p * write.fifth_q > NORM_FLOOR**5
-    rising = write.coefficient * above_floor
-    rho_p, rho_q = steepness(write.p, write.fifth_p), steepness(write.q, write.fifth_q.squeeze(-1))
+    write_backward = _write_gradient(gates, num_heads, scale, relu_gains, backend)
     positive = states[..., :size] > 0
     grad_gates, grad_a = torch.empty_like(gates), torch.empty_like(states[..., :size])
     grad_scaled = torch.empty_like(grad_a) if norm_weight is not None else grad_a
     total = torch.zeros_like(initial)
     for t in range(len(states) - 1, -1, -1):
         total = total + grad[t]
-        parts = _split_gates(grad_gates[t], num_heads)
-        _write_backward(total[..., size:], _at(write, t), factor[t], rising[t], rho_p[t], rho_q[t], parts)
+        write_backward(t, total[..., size:], grad_gates[t])
         total = torch.baddbmm(total, grad_gates[t], weight_memory)
         torch.mul(total[..., :size], positive[t], out=grad_scaled[t])
         if norm_weight is not None:
@@ -191,6 +194,29 @@ def _nru_backward(
         *grad_norm,
         total,
     )
+
+
+def _write_gradient(
+    gates: Tensor, num_heads: int, scale: float, relu_gains: bool, backend: str
+) -> Callable[[int, Tensor, Tensor], None]:
+    """What fills the gradient of a step's gates from that of the memory after it."""
+    if backend != "torch":
+        kernel = load_kernel("nru", backend)
+        options = (kernel.constants(gates, scale, NORM_FLOOR), num_heads, relu_gains)
+        return lambda t, grad_memory, out: kernel.write_gradient(gates[t], grad_memory, out, *options)
+    write = read_gates(gates, _signs(gates, scale), num_heads, relu_gains)
+    factor = write.factor
+    if relu_gains:
+        factor = factor * (gates[..., : 2 * num_heads] > 0).view(factor.shape)
+    above_floor = write.fifth_p * write.fifth_q > NORM_FLOOR**5
+    rising = write.coefficient * above_floor
+    rho_p, rho_q = steepness(write.p, write.fifth_p), steepness(write.q, write.fifth_q.squeeze(-1))
+
+    def step(t: int, grad_memory: Tensor, out: Tensor) -> None:
+        parts = _split_gates(out, num_heads)
+        _write_backward(grad_memory, _at(write, t), factor[t], rising[t], rho_p[t], rho_q[t], parts)
+
+    return step
 
 
 def _signs(like: Tensor, scale: float) -> Tensor:

@@ -113,7 +113,7 @@ def nru(
         norm_bias: Shift of the layer norm (D,).
         initial_state: The pair h (B, D), m (B, M) before the first step; zeros where None.
         lengths: Steps that count in each row (B,), int64.
-        backend: ``"auto"`` or ``"torch"``.
+        backend: ``"auto"``, ``"torch"`` or ``"triton"``, whose kernel writes to the memory in one piece.
         num_heads: Heads k.
         reduce: ``"mean"`` (published code) or ``"sum"`` (paper) over the heads.
         relu_gains: Pass the gains through a ReLU.
@@ -126,7 +126,7 @@ def nru(
         ValueError: k M is not a square, the shape of ``weight_memory`` is another, or a name is unknown.
     """
     dtype = state_dtype(hidden_states)
-    resolve_backend("nru", backend, device=hidden_states.device, dtype=dtype)
+    backend = resolve_backend("nru", backend, device=hidden_states.device, dtype=dtype)
     side = _check(weight_hh, weight_memory, num_heads, reduce)
     weights = [weight_ih, bias_ih, weight_hh, weight_memory, bias_memory, norm_weight, norm_bias]
     with without_autocast(hidden_states):
@@ -137,7 +137,7 @@ def nru(
             output, final = nru_recurrent(x, *weights, initial, lengths, num_heads, reduce, relu_gains, relu_directions)
         else:
             scale = 1 / num_heads if reduce == "mean" else 1.0
-            states = _fast(x, *weights, torch.cat(initial, dim=-1), num_heads, scale, relu_gains)
+            states = _fast(x, *weights, torch.cat(initial, dim=-1), num_heads, scale, relu_gains, backend)
             output, memories = states.split([tensor.shape[-1] for tensor in initial], dim=-1)
             final = last_step(output, initial[0], lengths), last_step(memories, initial[1], lengths)
         return output.to(hidden_states.dtype), final
@@ -156,13 +156,14 @@ def _fast(
     num_heads: int,
     scale: float,
     relu_gains: bool,
+    backend: str,
 ) -> Tensor:
     """The pairs h, m after every step (B, T, D + M)."""
     pre = F.linear(x.transpose(0, 1), weight_ih, bias_ih).unsqueeze(1)
     norm = [None if tensor is None else tensor.view(1, 1, -1) for tensor in (norm_weight, norm_bias)]
     bias = bias_memory.view(1, 1, -1)
     loop = NRULoop.apply(
-        pre, weight_hh[None], weight_memory[None], bias, *norm, initial[None], num_heads, scale, relu_gains
+        pre, weight_hh[None], weight_memory[None], bias, *norm, initial[None], num_heads, scale, relu_gains, backend
     )
     return loop[0].squeeze(1).transpose(0, 1)
 

@@ -19,14 +19,15 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from hf_memory.ops import _triton_diagonal_scan as diagonal, _triton_selective_scan as selective
+from hf_memory.ops import _triton_diagonal_scan as diagonal, _triton_nru as nru, _triton_selective_scan as selective
 
-WHOLE = {"time", "channels", "decay_row", "decay_start", "decay_step", "start", "step", "steps", "width", "size"}
+WHOLE = {"time", "channels", "decay_row", "decay_start", "decay_step", "start", "step", "steps", "width", "size",
+         "stride", "heads", "rank", "side"}
 
 
 def build(kernel, number, constants, options):
     kinds = {name: "i32" if name in WHOLE else "fp32" if name in ("scale", "offset") else "*" + number
-             for name in kernel.arg_names}
+             for name in kernel.arg_names} | ({"constants": "*fp64"} if "constants" in kernel.arg_names else {})
     source = ASTSource(kernel, kinds | dict.fromkeys(constants, "constexpr"), constants)
     for capability in (80, 90) if number == "fp32" else (90,):
         target = GPUTarget("cuda", capability, 32)
@@ -42,6 +43,9 @@ for number in ("fp32", "fp64"):
         sizes = {"BLOCK": selective.BLOCK, "STATES": 16, "CHANNELS": 16}
         for fixed in ({}, {"steps": 1}):  # Triton makes a constant of an argument that is 1
             build(kernel, number, sizes | fixed, {"num_warps": 1})
+    for kernel in (nru._write, nru._gradient):
+        for relu in (False, True):
+            build(kernel, number, {"K": 4, "RANK": 4, "SIDE": 16, "RELU": relu}, {"num_warps": 1})
 for device, dtype in (("cpu", torch.float32), ("cuda", torch.float16), ("cuda", torch.complex64)):
     print(diagonal.refusal(device=torch.device(device), dtype=dtype))
 print(selective.refusal(device=torch.device("cuda"), dtype=torch.complex64))
@@ -58,18 +62,19 @@ def run(arguments: list[str], environment: dict[str, str]) -> str:
 
 def test_the_interpreted_kernels_are_the_definition():
     files = [str(FOLDER / "interpreted_scan.py"), str(FOLDER / "interpreted_selective_scan.py")]
+    files += [str(FOLDER / "interpreted_nru.py")]
     options = ["-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib"]
     output = run(["-m", "pytest", *options, *files], {"TRITON_INTERPRET": "1"})
     passed = re.search(r"(\d+) passed in", output)
     assert passed is not None, output
-    assert int(passed[1]) == 45
+    assert int(passed[1]) == 61
     assert "skipped" not in output
 
 
 def test_the_kernels_compile_for_a_gpu_and_refuse_tensors_elsewhere(tmp_path):
     output = run(["-c", COMPILE], {"TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"})
     *compiled, on_cpu, half, complex_numbers, complex_states = output.splitlines()
-    assert len(compiled) == 24
+    assert len(compiled) == 36
     assert all(line.split()[2:] == ["True", "True"] for line in compiled), output
     assert on_cpu == "its kernels need tensors on cuda, not on cpu"
     assert half == "its kernels do not take torch.float16"
