@@ -13,6 +13,7 @@ from hf_memory.ops._kernels import KERNELS, load_kernel
 from hf_memory.ops.delta_rule import delta_rule, delta_rule_recurrent
 from hf_memory.ops.diagonal_scan import diagonal_scan, diagonal_scan_recurrent
 from hf_memory.ops.linear_attention import linear_attention, linear_attention_recurrent
+from hf_memory.ops.nru import nru, nru_recurrent
 from hf_memory.ops.selective_scan import selective_scan, selective_scan_recurrent
 from hf_memory.ops.taylor_attention import taylor_attention, taylor_attention_recurrent
 from hf_memory.ops.wkv import wkv, wkv_recurrent
@@ -57,6 +58,22 @@ def selective_inputs(batch: int, length: int, width: int, dtype: torch.dtype) ->
     return [x, 0.1 * torch.rand(batch, length, width, dtype=dtype), rates, B, C, torch.randn(batch, width, 16)]
 
 
+def nru_inputs(batch: int, length: int, width: int, dtype: torch.dtype) -> Tensors:
+    """Inputs and small weights of a net with 64 numbers in its state and 64 in its memory, with 4 heads."""
+    shapes = [(batch, length, 64), (64, 64), (64,), (64, 128), (72, 128), (72,)]
+    return [torch.randn(*shapes[0], dtype=dtype), *(0.1 * torch.randn(*shape, dtype=dtype) for shape in shapes[1:])]
+
+
+def joined(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A cell whose state is a pair, as one tensor."""
+
+    def run(*tensors: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+        output, state = function(*tensors, **options)
+        return output, torch.cat(state, dim=-1)
+
+    return run
+
+
 def positive(function: Callable[..., Any]) -> Callable[..., Any]:
     """Linear attention over positive features, with the normaliser."""
 
@@ -87,6 +104,7 @@ CASES: dict[str, tuple[str, Callable[..., Any], Callable[..., Any], Callable[...
         torch.bfloat16,
     ),
     "wkv": ("wkv", wkv, wkv_recurrent, wkv_inputs, torch.float32),
+    "NRU step": ("nru", joined(nru), joined(nru_recurrent), nru_inputs, torch.float32),
 }
 
 
