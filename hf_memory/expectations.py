@@ -92,6 +92,9 @@ class Expectation:
         seeds: ``"each"``, the relation is looked at in every seed and two thirds of them decide, or ``"mean"``.
         min_seeds: With fewer seeds nothing is decided.
         plateau_counts: Whether runs on the plateau count as measured; else they leave the claim undecided.
+        given: What must be at least ``given_at_least`` in the mean over seeds, else the claim is left open: a model
+            that has learned nothing has nothing to lose.
+        given_at_least: See ``given``.
         because: Why it is expected, with its source.
     """
 
@@ -103,6 +106,8 @@ class Expectation:
     seeds: str = "each"
     min_seeds: int = 1
     plateau_counts: bool = False
+    given: Measure | None = None
+    given_at_least: float = 0.0
     because: str = ""
 
     def __post_init__(self) -> None:
@@ -111,15 +116,16 @@ class Expectation:
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """The measures of both sides."""
-        return (self.left, self.right) if isinstance(self.right, Measure) else (self.left,)
+        """All measures: both sides and the condition."""
+        return tuple(found for found in (self.left, self.right, self.given) if isinstance(found, Measure))
 
     @property
     def text(self) -> str:
         """The relation in words."""
         right = self.right.text if isinstance(self.right, Measure) else f"{self.right:g}"
         margin = f" {'+' if self.margin > 0 else '-'} {abs(self.margin):g}" if self.margin else ""
-        return f"{self.left.text} {self.relation} {right}{margin}"
+        given = f", given that {self.given.text} >= {self.given_at_least:g}" if self.given else ""
+        return f"{self.left.text} {self.relation} {right}{margin}{given}"
 
     def holds(self, left: float, right: float) -> bool:
         """Whether the relation holds between two numbers; never with NaN."""
@@ -146,4 +152,5 @@ class Expectation:
             "left": Measure.from_json(values["left"]),
             "right": Measure.from_json(right) if isinstance(right, Mapping) else float(right),
         }
-        return cls(**{**values, **sides})
+        given = Measure.from_json(values["given"]) if values.get("given") else None
+        return cls(**{**values, **sides, "given": given})

@@ -43,12 +43,14 @@ def judge_expectation(study: Study, expectation: Expectation) -> Judgement:
     """Judge one expectation.
 
     It is not decided in the profile ``smoke``, before the sweep has ended, while runs are missing, where the positive
-    control does not work, where a run is still on the plateau, with too few seeds, and where the seeds do not agree.
+    control does not work, where a run is still on the plateau, where its condition does not hold, with too few seeds,
+    and where the seeds do not agree.
     """
     doubt = _doubt(study)
     if doubt:
         return Judgement(expectation, "not decided", {}, {}, doubt)
     try:
+        _check_given(study, expectation)
         left = by_seed(study, expectation.left, expectation.plateau_counts)
         if isinstance(expectation.right, Measure):
             right = by_seed(study, expectation.right, expectation.plateau_counts)
@@ -56,17 +58,31 @@ def judge_expectation(study: Study, expectation: Expectation) -> Judgement:
             right = dict.fromkeys(left, expectation.right)
     except UndecidedError as error:
         return Judgement(expectation, "not decided", {}, {}, str(error))
-    seeds = sorted(left.keys() & right.keys())
+    # Two runs that never got to a level do not tell which would have been there first.
+    shared = sorted(left.keys() & right.keys())
+    seeds = [seed for seed in shared if not left[seed] == right[seed] == math.inf]
     if expectation.seeds == "mean":
         holds = [expectation.holds(_mean(left, seeds), _mean(right, seeds))] if seeds else []
         reason = f"in the mean of {len(seeds)} seeds"
     else:
         holds = [expectation.holds(left[seed], right[seed]) for seed in seeds]
         reason = f"holds in {sum(holds)} of {len(seeds)} seeds"
+    if len(seeds) < len(shared):
+        reason += f"; in {len(shared) - len(seeds)} neither side got there"
     if len(seeds) < expectation.min_seeds:
         reason = f"{reason}, and {expectation.min_seeds} seeds are needed"
         return Judgement(expectation, "not decided", left, right, reason)
     return Judgement(expectation, judge(holds), left, right, reason)
+
+
+def _check_given(study: Study, expectation: Expectation) -> None:
+    """Raise where the condition of an expectation does not hold."""
+    if expectation.given is None:
+        return
+    values = by_seed(study, expectation.given, expectation.plateau_counts)
+    mean = _mean(values, sorted(values))
+    if not mean >= expectation.given_at_least:
+        raise UndecidedError(f"{expectation.given.text} is {mean:.3f}, and {expectation.given_at_least:g} is needed")
 
 
 def _mean(values: Mapping[int, float], seeds: Sequence[int]) -> float:

@@ -144,3 +144,29 @@ def test_a_relation_reads_as_a_sentence():
     assert Expectation.from_json(item.to_json()) == item
     with pytest.raises(ValueError, match="unknown quantity: 'lr_windw'; did you mean 'lr_window'"):
         measure(quantity="lr_windw")
+
+
+def test_runs_that_never_got_there_on_both_sides_tell_nothing():
+    history = {"lstm": [(1, 0.5), (2, 0.6), (4, 0.6)], "gru": [(1, 0.5), (32, 0.6)]}
+    study = made_up(tiny_recipe(seeds=SEEDS), values_of((0.9, 0.8, 1.0)), history=history)
+    steps = {"quantity": "steps_to", "theta": 0.95}
+    never = expect({"arms": "lstm", **steps}, "<", {"arms": "gru", **steps})
+    judgement = judge_expectation(study, never)
+    assert judgement.verdict == "not decided"
+    assert judgement.reason == "holds in 0 of 0 seeds; in 3 neither side got there, and 1 seeds are needed"
+    history["lstm"] = [(1, 0.96), (2, 0.97), (4, 0.98)]
+    study = made_up(tiny_recipe(seeds=SEEDS), values_of((0.9, 0.8, 1.0)), history=history)
+    assert judge_expectation(study, never).verdict == "agrees"
+
+
+@pytest.mark.parametrize(("level", "verdict"), [(0.45, "agrees"), (0.55, "not decided")])
+def test_a_claim_about_a_model_that_has_learned_nothing_is_left_open(level, verdict):
+    study = made_up(tiny_recipe(seeds=SEEDS), values_of((0.9, 0.8, 1.0)))
+    given = {"given": {"arms": "gru"}, "given_at_least": level}
+    expectation = expect({"arms": "gru", "minus": "test_12"}, "<", 0.2, **given)
+    judgement = judge_expectation(study, expectation)
+    assert judgement.verdict == verdict
+    assert expectation.text.endswith(f"< 0.2, given that metric on validation of gru >= {level:g}")
+    if verdict == "not decided":
+        assert judgement.reason == "metric on validation of gru is 0.500, and 0.55 is needed"
+    assert Expectation.from_json(expectation.to_json()) == expectation
