@@ -95,6 +95,7 @@ class Expectation:
         given: What must be at least ``given_at_least`` in the mean over seeds, else the claim is left open: a model
             that has learned nothing has nothing to lose.
         given_at_least: See ``given``.
+        published: What the source reports of it, a few words.
         because: Why it is expected, with its source.
     """
 
@@ -108,6 +109,7 @@ class Expectation:
     plateau_counts: bool = False
     given: Measure | None = None
     given_at_least: float = 0.0
+    published: str = ""
     because: str = ""
 
     def __post_init__(self) -> None:

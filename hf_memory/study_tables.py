@@ -67,6 +67,7 @@ def verdict_table(judgements: Sequence[Judgement], name: str) -> PageTable:
             TableLine(
                 (
                     TableCell(expectation.claim, kind="text"),
+                    TableCell(expectation.published, kind="text"),
                     TableCell(judgement.verdict, kind=kind),
                     TableCell(_numbers(list(judgement.left.values()))),
                     TableCell(_numbers(list(judgement.right.values()))),
@@ -76,7 +77,7 @@ def verdict_table(judgements: Sequence[Judgement], name: str) -> PageTable:
                 )
             )
         )
-    columns = ("claim", "verdict", "left, by seed", "right, by seed", "why", "measured", "because")
+    columns = ("claim", "published", "verdict", "left, by seed", "right, by seed", "why", "measured", "because")
     note = "A relation holds where two thirds of the seeds say so; it is not decided where neither side has two thirds."
     return PageTable(name, "Verdicts", note, columns, tuple(lines), filter=False)
 

@@ -19,7 +19,13 @@ from tests.sweep_examples import made_up, made_up_row, planned, tiny_recipe
 from tests.test_report import Page
 
 CLAIMS = [
-    {"claim": "LSTM <keeps> it.", "left": {"arms": "lstm", "split": "test_12"}, "relation": ">=", "right": 0.7},
+    {
+        "claim": "LSTM <keeps> it.",
+        "published": "LSTM is best",
+        "left": {"arms": "lstm", "split": "test_12"},
+        "relation": ">=",
+        "right": 0.7,
+    },
     {"claim": "GRU keeps it.", "left": {"arms": "gru", "split": "test_12"}, "relation": ">=", "right": 0.7},
 ]
 VALUES = {("lstm", 1e-3, 0): 0.9, ("lstm", 1e-2, 0): 0.95, ("gru", 1e-3, 0): 0.6, ("gru", 1e-2, 0): None}
@@ -53,7 +59,7 @@ def test_page_judges_and_shows_every_run(tmp_path):
     page = Page(text)
     assert "Tiny &lt;parity&gt;, profile cpu" in text
     assert "8 of 8 runs have ended; 0 failed" in text
-    verdicts = {row[0]: row[1:4] for row in page.rows if len(row) == 7}
+    verdicts = {row[0]: row[2:5] for row in page.rows if len(row) == 8}
     assert verdicts["LSTM <keeps> it."] == ["agrees", "0.95", "0.7"]
     assert verdicts["GRU keeps it."] == ["disagrees", "0.6", "0.7"]
     assert not re.search(r"https?://|<script src|<link", text)
@@ -188,9 +194,9 @@ def test_tables_are_written_as_markdown_too(tmp_path):
     lines = text.splitlines()
     assert "### Verdicts" in lines
     head = next(line for line in lines if line.startswith("| claim |"))
-    assert head == "| claim | verdict | left, by seed | right, by seed | why | measured |"
+    assert head == "| claim | published | verdict | left, by seed | right, by seed | why | measured |"
     verdict = next(line for line in lines if line.startswith("| LSTM <keeps> it. |"))
-    assert verdict.startswith("| LSTM <keeps> it. | agrees | 0.95 | 0.7 | holds in 1 of 1 seeds |")
+    assert verdict.startswith("| LSTM <keeps> it. | LSTM is best | agrees | 0.95 | 0.7 | holds in 1 of 1 seeds |")
     assert "### At the chosen learning rates" in lines
     assert "### All runs" not in lines
     bar = study_tables.PageTable("x", "T", "N", ("a|b",), (study_tables.TableLine((study_tables.TableCell("c|d"),)),))
