@@ -35,7 +35,8 @@ def why_not_stackable(model: nn.Module) -> str:
     alone = sorted({type(m).__name__ for m in model.modules() if isinstance(m, StatefulLayer) and not m.stackable})
     if alone:
         return f"{', '.join(alone)} cannot be stacked"
-    rates = {n: v for n, v in model.config.to_dict().items() if "dropout" in n and isinstance(v, float) and v > 0}
+    configs = [module.config.to_dict() for module in model.modules() if hasattr(module, "config")]  # a layer's own too
+    rates = {n: v for config in configs for n, v in config.items() if "dropout" in n and isinstance(v, float) and v > 0}
     return "; ".join(f"{name}={rate} draws noise, and each run has its own seed" for name, rate in rates.items())
 
 

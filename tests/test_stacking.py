@@ -128,6 +128,9 @@ def test_what_cannot_be_stacked_says_why(monkeypatch):
     assert why_not_stackable(model) == "residual_dropout=0.1 draws noise, and each run has its own seed"
     with pytest.raises(ValueError, match="residual_dropout=0.1 draws noise"):
         StackedModel([model])
+    noisy = {"layers": ["gru", {"mixer": "attention", "attention_dropout": 0.2}]}
+    hybrid = mixer_model(mixer_config("hybrid", **SIZES, **noisy), "causal")
+    assert why_not_stackable(hybrid).startswith("attention_dropout=0.2 draws noise")
     plain, wider = (mixer_model(mixer_config("lstm", **{**SIZES, "hidden_size": size}), "causal") for size in (8, 16))
     with pytest.raises(ValueError, match="one class and one config"):
         StackedModel([plain, wider])
