@@ -32,6 +32,8 @@ from hf_memory.tasks.base import IGNORE_INDEX, Task
 from hf_memory.tasks.mqar import MQAR
 
 CHANGES = ("value", "key")
+MEASURES = tuple(f"{kind}_{change}" for kind in ("counterfactual", "induction") for change in CHANGES)
+"""Names of the metrics of this module."""
 
 
 def add_mechanisms(

@@ -85,7 +85,7 @@ class Result:
 
     def curve(self, split: str, metric: str) -> list[tuple[int, float]]:
         """Steps and value of each evaluation during training."""
-        return [(point.steps, point.values[metric]) for point in self.history if point.split == split]
+        return [(p.steps, p.values[metric]) for p in self.history if p.split == split and metric in p.values]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -40,6 +40,8 @@ that share of the steps.
 SIZING: dict[str, Any] = {"by": "hidden", "value": None, "mlp_ratio": None}
 EVALUATE: dict[str, Any] = {"points": 0, "splits": ["validation"], "rows": 512}
 SEEDS: dict[str, Any] = {"search": [0], "final": [], "fixed": []}
+_FURTHER = {"evaluate": ("mechanisms",)}
+"""Keys without a default, so that the runs of a recipe that lacks them stay the runs they were."""
 EXTEND: dict[str, Any] = {"up": 4.64e-2, "down": 2.15e-5, "tolerance": 0.005}
 
 _ARM = ("mixer", "model", "training", "size_field")
@@ -76,7 +78,7 @@ class Recipe:
             ``fixed`` for the fixed one. Without ``final`` seeds, those of the search count.
         search_on: Values of grid axes: the learning rate is searched there only and holds for all others.
         evaluate: Evaluations during training: the number of log-spaced ``points``, the ``splits`` and the number of
-            ``rows`` of each.
+            ``rows`` of each. With ``mechanisms: true`` counterfactual recall and induction are measured as well.
         metric: The metric that is judged; by default the headline metric of the task.
         plateau: Level of the metric at which runs linger before they learn; None where there is none.
         control: The run that must work for anything else to count: the best of ``arms`` on ``split`` is ``at_least``.
@@ -112,7 +114,7 @@ class Recipe:
         if not re.fullmatch(r"[A-Za-z0-9_-]+", self.name):
             raise ValueError(f"name must be a word of letters, digits, - and _, got {self.name!r}")
         for name, defaults in (("training", TRAINING), ("sizing", SIZING), ("evaluate", EVALUATE), ("seeds", SEEDS)):
-            check_names(getattr(self, name), defaults, f"key of {name}")
+            check_names(getattr(self, name), (*defaults, *_FURTHER.get(name, ())), f"key of {name}")
             object.__setattr__(self, name, {**defaults, **getattr(self, name)})
         _check_arms(self)
         _check_grid(self)

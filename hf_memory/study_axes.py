@@ -70,12 +70,12 @@ def draw_line(axes: Axes, label: str, values: Mapping[float, Sequence[float]], s
         axes.scatter(across, up, s=12, color=style.colour, edgecolors="white", linewidths=0.4, zorder=4)
 
 
-def draw_levels(axes: Axes, study: Study, results: Sequence[Result], split: str) -> None:
-    """Draw the chance level and the baselines of a split."""
-    row = next((result.rows[split] for result in results if split in result.rows), None)
-    if row is None or study.recipe.metric_name not in row.metrics:
+def draw_levels(axes: Axes, study: Study, results: Sequence[Result], split: str, metric: str | None = None) -> None:
+    """Draw the chance level and the baselines of a split, for the recipe's metric or another one."""
+    row, metric = next((r.rows[split] for r in results if split in r.rows), None), metric or study.recipe.metric_name
+    if row is None or metric not in row.metrics:
         return
-    measured = row.measured(study.recipe.metric_name)
+    measured = row.measured(metric)
     if measured.chance is not None and math.isfinite(measured.chance):
         axes.axhline(measured.chance, color="black", linestyle=":", linewidth=1.4, label="chance", zorder=2)
     equal: dict[float, list[str]] = {}

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from matplotlib.figure import Figure
 
+from hf_memory.mechanisms import MEASURES
 from hf_memory.outcomes import Result, Study
 from hf_memory.plotting import plot_length_curves
 from hf_memory.results import Row
@@ -200,36 +201,38 @@ def size_drawing(study: Study, group: str, results: Sequence[Result]) -> Drawing
 
 
 def training_drawings(study: Study, group: str, results: Sequence[Result]) -> list[Drawing]:
-    """The metric over the steps of training, one figure for each split that was looked at."""
-    drawings = []
+    """Metric, loss and mechanisms over the steps of training, a figure for each on each split that was looked at."""
     chosen = [result for place in study.places(results) for result in study.at_rate(place, "chosen") or []]
-    splits = dict.fromkeys(point.split for result in chosen for point in result.history)
-    for split in splits:
-        metric, (figure, axes) = study.recipe.metric_name, canvas()
-        table, seen = [], set[str]()
-        for result in chosen:
-            curve, label = result.curve(split, metric), arm_label(result.cell.place)
-            if not curve:
-                continue
-            style = styles_of(study)[result.arm]
-            axes.plot(*zip(*curve, strict=True), color=style.colour, linestyle=style.dash, linewidth=1.2, alpha=0.85,
-                      label=None if label in seen else label)  # fmt: skip
-            seen.add(label)
-            table += [(label, result.cell.seed, step, value, result.digest) for step, value in curve]
-        if study.recipe.plateau is not None:
-            axes.axhline(study.recipe.plateau, color="#b3261e", linewidth=0.9, linestyle=(0, (4, 2)), label="plateau")
-        axes.set_xscale("log")
-        draw_levels(axes, study, chosen, split)
-        finish(axes, "steps", f"{metric} on {split}", group or study.recipe.title)
-        drawings.append(
-            Drawing(
-                drawing_name(study, group, f"training-{split}"),
-                f"Over the course of training on {split}, one line for each seed at the chosen rate.",
-                figure,
-                to_csv(("arm", "seed", "steps", "value", "cell"), table),
-            )
-        )
-    return drawings
+    seen = dict.fromkeys((point.split, name) for result in chosen for point in result.history for name in point.values)
+    wanted = (study.recipe.metric_name, "loss", *MEASURES)
+    shown = [(split, metric) for metric in wanted for split, name in seen if name == metric]
+    return [_training_drawing(study, group, chosen, split, metric) for split, metric in shown]
+
+
+def _training_drawing(study: Study, group: str, chosen: Sequence[Result], split: str, metric: str) -> Drawing:
+    figure, axes = canvas()
+    table, seen = [], set[str]()
+    for result in chosen:
+        curve, label = result.curve(split, metric), arm_label(result.cell.place)
+        if not curve:
+            continue
+        style = styles_of(study)[result.arm]
+        axes.plot(*zip(*curve, strict=True), color=style.colour, linestyle=style.dash, linewidth=1.2, alpha=0.85,
+                  label=None if label in seen else label)  # fmt: skip
+        seen.add(label)
+        table += [(label, result.cell.seed, step, value, result.digest) for step, value in curve]
+    is_headline = metric == study.recipe.metric_name
+    if study.recipe.plateau is not None and is_headline:
+        axes.axhline(study.recipe.plateau, color="#b3261e", linewidth=0.9, linestyle=(0, (4, 2)), label="plateau")
+    axes.set_xscale("log")
+    draw_levels(axes, study, chosen, split, metric)
+    finish(axes, "steps", f"{metric} on {split}", group or study.recipe.title)
+    return Drawing(
+        drawing_name(study, group, f"training-{split}" if is_headline else f"training-{split}-{metric}"),
+        f"{metric.replace('_', ' ')} over training on {split}, one line for each seed at the chosen rate.",
+        figure,
+        to_csv(("arm", "seed", "steps", "value", "cell"), table),
+    )
 
 
 def home_split(result: Result) -> str:

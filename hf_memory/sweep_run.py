@@ -16,6 +16,7 @@ from hf_memory.data.builder import load_dataset
 from hf_memory.data.tensors import TensorRows
 from hf_memory.evaluation import evaluate_lengths, predict, split_metrics
 from hf_memory.experiment import Course, Experiment
+from hf_memory.mechanisms import measure_mechanisms
 from hf_memory.provenance import Run
 from hf_memory.results import Row, write_cell
 from hf_memory.storage import decode, digest, encode, write_text
@@ -34,7 +35,8 @@ class WatchedExperiment(Experiment):
     Attributes:
         stop_at: Level of the headline metric on ``validation`` above which the run ends; None for none.
         give_up: Level and share of the steps after which a run that is not above it ends; None for none.
-        evaluate: Log-spaced ``points``, ``splits`` and ``rows`` of the evaluations.
+        evaluate: Log-spaced ``points``, ``splits`` and ``rows`` of the evaluations, and with ``mechanisms`` those of
+            :mod:`hf_memory.mechanisms` as well.
     """
 
     stop_at: float | None = None
@@ -144,6 +146,9 @@ class History(TrainerCallback):
         unknown = [name for name in wanted if name not in rows]
         if unknown:
             raise ValueError(f"evaluate: {unknown[0]!r} is no split (known: {', '.join(rows)})")
+        mixed = [name for name in wanted if len(experiment.specification.splits[name].parts) > 1]
+        if mixed and experiment.evaluate.get("mechanisms"):
+            raise ValueError(f"evaluate: mechanisms need splits of one law, and {mixed[0]!r} mixes several")
         self._rows = {name: TensorRows(rows[name].select(range(self._size(name, len(rows[name]))))) for name in wanted}
 
     def _size(self, split: str, num_rows: int) -> int:
@@ -173,10 +178,12 @@ class History(TrainerCallback):
 
     def _evaluate(self, model: Any, name: str, rows: TensorRows) -> dict[str, float]:
         """Values of all metrics on some rows of a split."""
+        specification = self.experiment.specification
         model.eval()
-        columns = predict(model, rows, 256)
+        values = split_metrics(specification, name, rows.lengths.numpy(), predict(model, rows, 256))
+        if self.experiment.evaluate.get("mechanisms"):
+            values |= measure_mechanisms(model, specification.splits[name].parts[0].task, rows)
         model.train()
-        values = split_metrics(self.experiment.specification, name, rows.lengths.numpy(), columns)
         found = {metric: float(value.value) for metric, value in values.items()}
         return dict.fromkeys(found, math.nan) if math.isnan(found["loss"]) else found
 

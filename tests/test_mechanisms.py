@@ -8,13 +8,25 @@ import torch
 from torch import nn
 
 from hf_memory.auto import mixer_config, mixer_model
+from hf_memory.cells import run_cell
 from hf_memory.data.specification import specify
 from hf_memory.data.tensors import TensorRows
 from hf_memory.evaluation import evaluate_lengths
 from hf_memory.heads import MemoryHeadOutput
-from hf_memory.mechanisms import add_mechanisms, counterfactual_recall, induction_scores, intervene, measure_mechanisms
+from hf_memory.mechanisms import (
+    MEASURES,
+    add_mechanisms,
+    counterfactual_recall,
+    induction_scores,
+    intervene,
+    measure_mechanisms,
+)
 from hf_memory.mixers.attention import AttentionMixer
+from hf_memory.outcomes import assemble
+from hf_memory.study_plots import draw_study
+from hf_memory.sweep_run import read_history
 from hf_memory.tasks import make_task
+from tests.sweep_examples import planned, tiny_recipe
 
 TASKS = {
     "mqar": make_task("mqar", vocab_size=64, num_kv_pairs=4),
@@ -149,3 +161,31 @@ def test_what_has_no_pairs_is_refused_by_name():
     ids, labels, _ = rows_of(crowded, n=8, length=6)
     with pytest.raises(ValueError, match="leaves no id"):
         counterfactual_recall(Scripted(solver(crowded)), crowded, ids, labels)
+
+
+def test_a_sweep_follows_the_measures_over_training(tmp_path):
+    recipe = tiny_recipe(
+        task="mqar",
+        data={
+            "length": 16,
+            "num_kv_pairs": 2,
+            "vocab_size": 32,
+            "test_lengths": [16],
+            "num_validation": 16,
+            "num_test": 8,
+        },
+        arms={"attention": {}, "gru": {}},
+        evaluate={"points": 2, "splits": ["validation"], "rows": 16, "mechanisms": True},
+        learning_rates=[1e-3],
+        seeds={"search": [0]},
+    )
+    cells = planned(recipe)
+    for cell in cells:
+        assert run_cell(cell, tmp_path)[0] == "trained"
+    attention, gru = (read_history(tmp_path, cell.digest) for cell in cells)
+    assert [point.steps for point in attention] == [1, 3]
+    assert set(MEASURES) <= set(attention[0].values)
+    assert set(gru[0].values) & set(MEASURES) == {"counterfactual_value", "counterfactual_key"}
+    study = assemble(tmp_path, recipe, [(cell.digest, cell) for cell in cells])
+    names = [drawing.name for drawing in draw_study(study)]
+    assert {f"tiny-training-validation-{measure}" for measure in MEASURES} <= set(names)

@@ -139,7 +139,15 @@ def test_ticks_of_whole_sequences_show_the_accuracy_of_a_step():
 def test_figures_show_rates_state_width_and_training():
     study = made_up(recipe_of(plateau=0.3), VALUES, history=HISTORY)
     drawings = {drawing.name: drawing for drawing in draw_study(study)}
-    assert list(drawings) == ["tiny-8-8-length", "tiny-rates", "tiny-state", "tiny-width", "tiny-training-validation"]
+    assert list(drawings) == [
+        "tiny-8-8-length", "tiny-rates", "tiny-state", "tiny-width", "tiny-training-validation",
+        "tiny-training-validation-loss",
+    ]  # fmt: skip
+    loss = drawings["tiny-training-validation-loss"].figure.axes[0]
+    assert loss.get_ylabel() == "loss on validation"
+    assert [float(y) for y in loss.lines[0].get_ydata()] == pytest.approx([0.5, 0.3, 0.1])
+    assert 0.69 in [line.get_ydata()[0] for line in loss.lines]
+    assert "plateau" not in [text.get_text() for text in loss.get_legend().get_texts()]
     rates = list(csv.DictReader(drawings["tiny-rates"].table.splitlines()))
     assert len(rates) == 8
     failed = [line for line in rates if line["failed"] == "True"]
