@@ -26,7 +26,10 @@ def sweeps(scale: Scale) -> Iterator[Row]:
     replicas, cores = REPLICAS if scale.judged else 2, available_cores()
     ways = {"one process": (1, 1), "stacked": (1, replicas)}
     if cores > 1:
-        ways |= {f"{cores} processes": (cores, 1), f"{cores} processes, stacked": (cores, replicas // cores)}
+        ways |= {
+            f"{cores} processes": (cores, 1),
+            f"{cores} processes, stacked": (cores, max(2, -(-replicas // cores))),
+        }
     with ExitStack() as opened:
         pools = {name: Pool(workers, size, opened) for name, (workers, size) in ways.items()}
         for width, mixer, batch in itertools.product(widths, mixers, batches):

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import json
 import logging
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -136,9 +137,9 @@ def run_cells(
         if len(mine) > 1:
             try:
                 run_stacked([cell.experiment() for cell in mine], results, beat)
-                stacked = {cell.digest for cell in mine}
             except Exception:  # whatever went wrong, the cells can still run alone
                 logger.exception("a stack of %d cells failed; they run one by one", len(mine))
+            stacked = {cell.digest for cell in mine if state_of(results, cell) == "finished"}
     return [("trained", "") if cell.digest in stacked else run_cell(cell, results, beat) for cell in cells]
 
 
@@ -150,20 +151,28 @@ def _claimed(cell: Cell, results: Path, claims: contextlib.ExitStack) -> bool:
 
 
 def can_stack(cell: Cell) -> bool:
-    """Whether runs like this one can be trained side by side."""
+    """Whether runs like this one can be trained side by side. Transformers' polynomial schedule knows one rate only."""
     with torch.device("meta"):
-        return not why_not_stackable(cell.experiment().make_model(cell.seed))
+        return cell.training["schedule"] != "polynomial" and not why_not_stackable(
+            cell.experiment().make_model(cell.seed)
+        )
 
 
-def as_stacks(cells: Sequence[Cell], size: int) -> list[tuple[Cell, ...]]:
-    """Cells that differ in learning rate and seed alone, in stacks of at most ``size``; others alone."""
+def as_stacks(cells: Sequence[Cell], size: int, workers: int = 1) -> list[tuple[Cell, ...]]:
+    """Cells that differ in learning rate and seed alone, in stacks of at most ``size``; others alone.
+
+    Stacks are smaller where there would be fewer of them than ``workers``.
+    """
+    size = min(size, math.ceil(len(cells) / workers))
+    if size <= 1:
+        return [(cell,) for cell in cells]
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
         alike = dataclasses.replace(cell, stage="search", learning_rate=1.0, seed=0, learning_rate_grid=())
         groups.setdefault(alike.digest, []).append(cell)
     stacks = []
     for group in groups.values():
-        step = size if size > 1 and can_stack(group[0]) else 1
+        step = size if can_stack(group[0]) else 1
         stacks += [tuple(group[start : start + step]) for start in range(0, len(group), step)]
     return stacks
 

@@ -250,6 +250,8 @@ def write_evaluation(folder: str | os.PathLike[str], rows: list[Row]) -> Path:
     }
     if any(metric.startswith("generated_") for metric in row.metrics):
         definition["generated"] = True
+    if any(metric.startswith(("counterfactual_", "induction_")) for metric in row.metrics):
+        definition["mechanisms"] = True
     return write_cell(folder, definition, [dataclasses.replace(found, cell=digest(definition)) for found in rows])
 
 

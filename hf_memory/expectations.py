@@ -62,7 +62,7 @@ class Measure:
         what = self.quantity.replace("_", " ")
         if self.quantity == "value":
             what = (self.metric or "metric").replace("_", " ")
-        if self.quantity in ("lr_window", "steps_to"):
+        if self.quantity in ("lr_window", "steps_to", "extrapolation_length"):
             what += f" at {self.theta:g}{' of its best' if self.of_best else ''}"
         where = "" if self.quantity == "extrapolation_length" else f" on {self.split}"
         where += f" minus that on {self.minus}" if self.minus else ""
@@ -149,6 +149,9 @@ class Expectation:
         missing = [name for name in ("claim", "left", "relation", "right") if name not in values]
         if missing:
             raise ValueError(f"expectation: the key {missing[0]!r} is missing in {values.get('claim', values)!r}")
+        for name in ("claim", "published", "because"):
+            if not isinstance(values.get(name, ""), str):
+                raise ValueError(f"expectation: {name} must be a text, got {values[name]!r}")
         right = values["right"]
         sides: dict[str, Measure | float] = {
             "left": Measure.from_json(values["left"]),

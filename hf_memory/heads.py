@@ -16,6 +16,7 @@ from hf_memory.cache import MemoryCache
 from hf_memory.configuration import MemoryConfig
 from hf_memory.layers import State
 from hf_memory.modeling import MemoryModel, MemoryPreTrainedModel, one_cache
+from hf_memory.ops._cells import in_function_transform
 
 IGNORE_INDEX = -100
 _CHUNK_LOGITS = 2**24  # numbers in the largest logits tensor that a loss builds: 64 MiB in float32
@@ -133,7 +134,7 @@ class MemoryHeadModel(MemoryPreTrainedModel):
         chosen, wanted = hidden.flatten(0, 1).index_select(0, index), flat.index_select(0, index)
         self._check_labels(wanted)
         rows = max(1, _CHUNK_LOGITS // self.head.out_features)
-        recompute = len(index) > rows and torch.is_grad_enabled()
+        recompute = len(index) > rows and torch.is_grad_enabled() and not in_function_transform()
         losses, predictions = [], []
         for block, target in zip(chosen.split(rows), wanted.split(rows), strict=True):
             # Recomputing a chunk in the backward pass keeps one chunk of logits alive instead of all of them.

@@ -62,7 +62,8 @@ def judge_expectation(study: Study, expectation: Expectation) -> Judgement:
     shared = sorted(left.keys() & right.keys())
     seeds = [seed for seed in shared if not left[seed] == right[seed] == math.inf]
     if expectation.seeds == "mean":
-        holds = [expectation.holds(_mean(left, seeds), _mean(right, seeds))] if seeds else []
+        means = (_mean(left, seeds), _mean(right, seeds)) if seeds else (math.inf, math.inf)
+        holds = [] if means == (math.inf, math.inf) else [expectation.holds(*means)]
         reason = f"in the mean of {len(seeds)} seeds"
     else:
         holds = [expectation.holds(left[seed], right[seed]) for seed in seeds]
@@ -72,7 +73,8 @@ def judge_expectation(study: Study, expectation: Expectation) -> Judgement:
     if len(seeds) < expectation.min_seeds:
         reason = f"{reason}, and {expectation.min_seeds} seeds are needed"
         return Judgement(expectation, "not decided", left, right, reason)
-    return Judgement(expectation, judge(holds), left, right, reason)
+    total = len(shared) if expectation.seeds == "each" else len(holds)
+    return Judgement(expectation, judge(holds, total), left, right, reason)
 
 
 def _check_given(study: Study, expectation: Expectation) -> None:
@@ -175,7 +177,11 @@ def _check_plateau(study: Study, results: Sequence[Result]) -> None:
 
 
 def _quantity(result: Result, measure: Measure, metric: str) -> float:
-    """A measure of one run. A run that failed never gets to a level; it has no drop and no bump."""
+    """A measure of one run. A run that failed never gets to a level.
+
+    Raises:
+        UndecidedError: Where the run has no such quantity: no drop and no bump without evaluations.
+    """
     if measure.quantity == "value":
         value = result.value(measure.split, metric)
         return value - result.value(measure.minus, metric) if measure.minus else value
@@ -184,7 +190,11 @@ def _quantity(result: Result, measure: Measure, metric: str) -> float:
         return float(extrapolation_length({row.length: result.value(row.split, metric) for row in rows}, measure.theta))
     curve = result.curve(measure.split, "loss" if measure.quantity == "bump" else metric)
     if measure.quantity == "steps_to":
-        steps = steps_to(curve, measure.theta)
+        best = max((value for _, value in curve if not math.isnan(value)), default=math.nan)
+        steps = steps_to(curve, measure.theta * best if measure.of_best else measure.theta)
         return math.inf if steps is None else float(steps)
     values = [value for _, value in curve if not math.isnan(value)]
-    return late_drop(values) if measure.quantity == "late_drop" else bump(curve)
+    found = late_drop(values) if measure.quantity == "late_drop" else bump(curve)
+    if math.isnan(found):
+        raise UndecidedError(f"{result.cell.name} has no {measure.quantity.replace('_', ' ')}")
+    return found

@@ -32,6 +32,8 @@ from hf_memory.tasks.base import IGNORE_INDEX, Task
 from hf_memory.tasks.mqar import MQAR
 
 CHANGES = ("value", "key")
+TASKS_WITH_PAIRS = (MQAR.key, AssociativeRecall.key)
+"""Keys of the tasks that these measures fit."""
 MEASURES = tuple(f"{kind}_{change}" for kind in ("counterfactual", "induction") for change in CHANGES)
 """Names of the metrics of this module."""
 
@@ -95,10 +97,9 @@ def measure_mechanisms(
         for change in CHANGES
     }
     if any(isinstance(module, AttentionMixer) for module in model.modules()):
-        scores = induction_scores(model, task, rows, batch_size)
-        for name, values in scores.items():
-            queries = int((labels != IGNORE_INDEX).sum())
-            best = float(values.max())
+        queries = int((labels != IGNORE_INDEX).sum())
+        for name, layers in induction_scores(model, task, rows, batch_size).items():
+            best = max(float(heads.max()) for heads in layers)
             found[f"induction_{name}"] = MetricValue(best, best * queries, queries)
     return found
 
@@ -115,14 +116,17 @@ def counterfactual_recall(
 ) -> MetricValue:
     """Share of the changed answers that a model gives, over one query in each row (n, L).
 
-    Rows whose answer the change leaves as it was are not counted; chance is a guess among the values of the context.
+    Rows whose answer the change leaves as it was are not counted, nor those that have no id left to put in. Chance is a
+    guess among the values of the changed context.
     """
     changed, rows, columns, answers = intervene(task, input_ids, labels, change, np.random.default_rng(seed))
+    values = changed[rows, 1 : 2 * _pairs(task, input_ids.shape[1]) : 2]
+    chance = float((values == answers[:, None]).mean()) if len(rows) else math.nan
     predictions = predict(model, TensorRows({"input_ids": changed, "labels": labels}), batch_size, accelerator)
     # The head is causal: the output for a label stands one position before it.
     followed = int((predictions["predictions"][rows, columns - 1] == answers).sum())
     value = followed / len(rows) if len(rows) else math.nan
-    return MetricValue(value, followed, len(rows), task.chance_level("recall", input_ids.shape[1]))
+    return MetricValue(value, followed, len(rows), chance)
 
 
 def intervene(
@@ -139,10 +143,10 @@ def intervene(
 
     Returns:
         The changed rows (n, L), and of the m rows in which the right answer is another one now: their numbers, the
-        columns of the labels, and the answers, each (m,).
+        columns of the labels, and the answers, each (m,). A row that holds all ids already keeps its value.
 
     Raises:
-        ValueError: If the task has no pairs, or the vocabulary no id that a row does not hold.
+        ValueError: If the task has no pairs.
     """
     if change not in CHANGES:
         raise ValueError(f"change must be one of {', '.join(CHANGES)}, got {change!r}")
@@ -154,7 +158,8 @@ def intervene(
     keys, values = changed[:, 0 : 2 * pairs : 2], changed[:, 1 : 2 * pairs : 2]  # views
     asked = keys == query[:, None]
     if change == "value":
-        values[:] = np.where(asked, _unused(task, input_ids, rng)[:, None], values)
+        fresh = _unused(task, input_ids, rng)[:, None]
+        values[:] = np.where(asked & (fresh >= 0), fresh, values)
     else:
         other = np.where(asked, -1.0, rng.random(keys.shape)).argmax(1)
         other_key = keys[row, other]
@@ -166,30 +171,34 @@ def intervene(
 
 
 def _unused(task: Task, input_ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """For each row (n, L), a random id of the values' range that it does not hold (n,)."""
+    """For each row (n, L), a random id of the values' range that it does not hold (n,), or -1 where it holds all."""
     has_range = isinstance(task, MQAR) and not task.shared_vocab
     free = np.ones((len(input_ids), task.vocab_size), dtype=bool)
     free[:, : task.vocab_size // 2 if has_range else 1] = False
     np.put_along_axis(free, input_ids.astype(np.int64), False, axis=1)
-    if not free.any(1).all():
-        raise ValueError(f"vocab_size: {task.vocab_size} leaves no id that a row does not hold already")
-    return np.where(free, rng.random(free.shape, dtype=np.float32), -1.0).argmax(1)
+    chosen = np.where(free, rng.random(free.shape, dtype=np.float32), -1.0).argmax(1)
+    return np.where(free.any(1), chosen, -1)
 
 
 def induction_scores(
     model: MemoryPreTrainedModel, task: Task, rows: TensorRows, batch_size: int = 256
-) -> dict[str, np.ndarray]:
+) -> dict[str, list[np.ndarray]]:
     """Mean attention of queries to the value and to the key of their pair, of each layer with attention and each head.
 
+    Of a context that is given several times the last pass counts. Weights without a normaliser are divided by their
+    sum.
+
     Returns:
-        ``value`` and ``key``, each (layers, heads): attention to the position after the last one at which the query's
-        token stood before, and to that one.
+        ``value`` and ``key``, each with one array (heads,) for every layer with attention.
+
+    Raises:
+        ValueError: If the task has no pairs, the rows differ in length, or the model has no attention.
     """
     ids, labels = _columns(task, rows)
     mixers = [module for module in model.modules() if isinstance(module, AttentionMixer)]
     if not mixers:
         raise ValueError(f"model: {type(model).__name__} has no attention")
-    totals = {name: np.zeros((len(mixers), mixers[0].num_heads)) for name in CHANGES}
+    totals = {name: [np.zeros(mixer.num_heads) for mixer in mixers] for name in CHANGES}
     device, collate = next(model.parameters()).device, MemoryCollator()
     inputs: dict[nn.Module, torch.Tensor] = {}
     hooks = [mixer.register_forward_pre_hook(lambda m, args: inputs.__setitem__(m, args[0])) for mixer in mixers]
@@ -199,28 +208,30 @@ def induction_scores(
         for first in range(0, len(rows), batch_size):
             block = range(first, min(first + batch_size, len(rows)))
             batch = {name: value.to(device) for name, value in collate(rows.__getitems__(list(block))).items()}
-            row, query, place = _last_places(ids[first : first + len(block)], labels[first : first + len(block)])
+            row, query, place = _places(task, ids[first : first + len(block)], labels[first : first + len(block)])
             with torch.no_grad():
                 model(**batch, return_logits=False)
                 for layer, mixer in enumerate(mixers):
-                    weights = mixer.attention_weights(inputs[mixer])
+                    weights = mixer.attention_weights(inputs[mixer])[row, :, query].double()  # (queries, heads, T)
+                    weights = weights / weights.sum(-1, keepdim=True)
                     for name, column in (("value", place + 1), ("key", place)):
-                        totals[name][layer] += weights[row, :, query, column].double().sum(0).cpu().numpy()
+                        found = weights[np.arange(len(row)), :, column]
+                        totals[name][layer] += found.sum(0).cpu().numpy()
     finally:
         for hook in hooks:
             hook.remove()
         model.train(was_training)
-    return {name: total / (labels != IGNORE_INDEX).sum() for name, total in totals.items()}
+    return {name: [total / (labels != IGNORE_INDEX).sum() for total in layers] for name, layers in totals.items()}
 
 
-def _last_places(ids: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows and columns of the queries, and the column at which each one's token stood last before."""
+def _places(task: Task, ids: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows and columns of the queries, and the column of each one's key in the last pass of the context."""
     row, column = np.nonzero(labels != IGNORE_INDEX)
-    query = column - 1
-    earlier = (ids[row] == ids[row, query][:, None]) & (np.arange(ids.shape[1]) < query[:, None])
-    if not earlier.any(1).all():
-        raise ValueError("rows: a query's token does not stand before it")
-    return row, query, ids.shape[1] - 1 - earlier[:, ::-1].argmax(1)
+    query, pairs = column - 1, _pairs(task, ids.shape[1])
+    same = ids[row, 0 : 2 * pairs : 2] == ids[row, query][:, None]
+    if not same.any(1).all():
+        raise ValueError("rows: a query is no key of its context")
+    return row, query, 2 * (pairs - 1 - same[:, ::-1].argmax(1))
 
 
 def _pairs(task: Task, length: int) -> int:
@@ -229,7 +240,7 @@ def _pairs(task: Task, length: int) -> int:
         return task.num_kv_pairs * task.num_passes
     if isinstance(task, AssociativeRecall):
         return task.pairs_at(length)
-    raise ValueError(f"task: {task.key} has no pairs at the start of its rows; mqar and associative_recall have")
+    raise ValueError(f"task: {task.key} has no pairs at the start of its rows; {' and '.join(TASKS_WITH_PAIRS)} have")
 
 
 def _columns(task: Task, rows: TensorRows) -> tuple[np.ndarray, np.ndarray]:

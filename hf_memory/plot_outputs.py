@@ -12,8 +12,8 @@ from hf_memory.data.tensors import TensorRows
 from hf_memory.evaluation import predict
 from hf_memory.modeling import MemoryPreTrainedModel
 from hf_memory.plotting import PALETTE
-from hf_memory.tasks._intervals import MISSED, exact_intervals, find_intervals, offset_errors
-from hf_memory.tasks.base import IGNORE_INDEX
+from hf_memory.tasks._intervals import MISSED, exact_intervals, find_intervals, is_double, offset_errors
+from hf_memory.tasks.base import IGNORE_INDEX, check_names
 from hf_memory.tasks.interval_counting import IntervalCounting
 
 _MOST_STEPS = 1_000
@@ -23,8 +23,8 @@ _MOST_STEPS = 1_000
 def plot_outputs(model: MemoryPreTrainedModel, specification: Specification, splits: Mapping[str, Any]) -> Figure:
     """Draw signal and output of one row of each split, with the step at which each on-interval ends.
 
-    A full mark is an end that was foretold exactly; an open one is not, with its error in steps. The row is the one
-    of median number of exact ends, so that it is neither the best nor the worst of its split.
+    A full mark is an end that was foretold exactly; an open one is not, with its error in steps or the reason. The row
+    is the one of median share of exact ends, so that it is neither the best nor the worst of its split.
 
     Args:
         model: A trained model with a head for regression.
@@ -38,6 +38,7 @@ def plot_outputs(model: MemoryPreTrainedModel, specification: Specification, spl
         raise ValueError(f"task: outputs over time are drawn for interval_counting, got {specification.task.key}")
     if not splits:
         raise ValueError("splits: at least one is needed")
+    check_names(splits, specification.splits, "split")
     figure = Figure(figsize=(11.0, 1.5 + 1.25 * len(splits)), dpi=150, layout="constrained")
     panels = figure.subplots(len(splits), 1, squeeze=False)[:, 0]
     for axes, (name, rows) in zip(panels, splits.items(), strict=True):
@@ -76,8 +77,11 @@ def _draw_row(axes: Axes, name: str, task: Any, columns: Mapping[str, np.ndarray
             markerfacecolor=PALETTE[2] if filled else "white",
             label="end foretold at its step" if filled else "end not foretold at its step",
         )
-    for end, error in zip(intervals.end[shown & ~exact], errors[shown & ~exact], strict=True):
-        text = "missed" if abs(error) == MISSED else f"{error:+d}"
+    double = is_double(intervals, task.isi)
+    for index in np.flatnonzero(shown & ~exact):
+        end, error = intervals.end[index], errors[index]
+        text = "missed" if abs(error) == MISSED else f"{error:+d}" if error else "not held until then"
+        text = "no end in the middle" if double[index] and error >= 0 else text
         axes.annotate(text, (end, 1.25), xytext=(6, 0), textcoords="offset points", fontsize=7, va="center")
     axes.set_ylim(-0.35, 1.5)
     axes.set_xlim(-1, len(steps))

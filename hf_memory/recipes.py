@@ -12,6 +12,7 @@ from typing import Any
 from hf_memory.auto import model_keys
 from hf_memory.data.specification import KEYWORDS, specify
 from hf_memory.expectations import Expectation
+from hf_memory.mechanisms import TASKS_WITH_PAIRS
 from hf_memory.tasks import task_class
 from hf_memory.tasks.base import check_names
 
@@ -116,6 +117,8 @@ class Recipe:
         for name, defaults in (("training", TRAINING), ("sizing", SIZING), ("evaluate", EVALUATE), ("seeds", SEEDS)):
             check_names(getattr(self, name), (*defaults, *_FURTHER.get(name, ())), f"key of {name}")
             object.__setattr__(self, name, {**defaults, **getattr(self, name)})
+        if self.evaluate.get("mechanisms") and self.task not in TASKS_WITH_PAIRS:
+            raise ValueError(f"evaluate: mechanisms need one of {', '.join(TASKS_WITH_PAIRS)}, got {self.task}")
         _check_arms(self)
         _check_grid(self)
         _check_rates(self)

@@ -60,10 +60,10 @@ class Row:
         state_bytes: Bytes that they take.
         headline: Name of the metric by which the task is judged.
         metrics: Values by name, each beside its counts, chance level and baselines.
-        train_seconds: Wall time of training.
+        train_seconds: Wall time of training; an equal share of it where several runs were trained as one model.
         eval_seconds: Wall time of this evaluation.
         device: Device on which the model ran.
-        backend: Backend of the recurrences.
+        backend: Backend of the recurrences, and how the run was trained where that was otherwise.
         versions: Versions of the packages that took part.
         weights_sha256: SHA-256 of the weights file; empty where the weights were not saved.
     """

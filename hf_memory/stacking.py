@@ -6,6 +6,7 @@ of the data is apart from that of the weights. In float64 a replica equals its s
 """
 
 import dataclasses
+import logging
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -25,9 +26,11 @@ from hf_memory.experiment import Course
 from hf_memory.layers import StatefulLayer
 from hf_memory.modeling import MemoryPreTrainedModel
 from hf_memory.ops._kernels import use_backend
-from hf_memory.results import Row
+from hf_memory.provenance import backend_name
 from hf_memory.sweep_run import Beat, History, WatchedExperiment
 from hf_memory.training import MemoryTrainer
+
+logger = logging.getLogger(__name__)
 
 
 def why_not_stackable(model: nn.Module) -> str:
@@ -150,11 +153,11 @@ class _Watch(TrainerCallback):
             control.should_training_stop = True
 
 
-def run_stacked(experiments: Sequence[WatchedExperiment], results: Path, beat: Beat) -> list[list[Row]]:
+def run_stacked(experiments: Sequence[WatchedExperiment], results: Path, beat: Beat) -> None:
     """Run experiments that differ in learning rate and seed alone, and write what each of them leaves.
 
-    Returns:
-        The rows of each experiment. Their training time is an equal share of that of the stack.
+    The training time in their rows is an equal share of that of the stack. One that cannot be evaluated leaves nothing
+    but a line in the log.
 
     Raises:
         ValueError: If the experiments differ in more, or cannot be stacked.
@@ -167,25 +170,28 @@ def run_stacked(experiments: Sequence[WatchedExperiment], results: Path, beat: B
         shared = [_shared(*pair) for pair in zip(experiments, settings, strict=True)]
         if any(other != shared[0] for other in shared):
             raise ValueError("a stack holds runs that differ in learning rate and seed alone")
+        if settings[0].lr_scheduler_type == "polynomial":
+            raise ValueError("schedule: 'polynomial' knows one learning rate only")
         rows = experiments[0].load_rows(settings[0])
         watch = _Watch([History(experiment, rows, beat) for experiment in experiments])
         trainer, seconds = _train(experiments, settings, rows, watch)
-        found = []
         for index, (experiment, own, history) in enumerate(zip(experiments, settings, watch.histories, strict=True)):
             model, course = trainer.model.replicas[index], Course.of(trainer, seconds / len(experiments))
             if index in watch.ended:
                 steps, tokens, weights = watch.ended[index]
                 model.load_state_dict(weights)
                 course = Course(steps, tokens, course.seconds)
-            backend = f"torch, {len(experiments)} replicas stacked"
-            found.append(experiment.conclude(model, own, course, history, rows, results, backend=backend))
-        return found
+            backend = f"{backend_name()}, trained in torch as one of {len(experiments)} replicas"
+            try:
+                experiment.conclude(model, own, course, history, rows, results, backend=backend)
+            except Exception:  # what went wrong belongs to this run alone
+                logger.exception("%s, seed %d could not be evaluated", experiment.arm, own.seed)
 
 
 def _shared(experiment: WatchedExperiment, arguments: TrainingArguments) -> dict[str, Any]:
     """What all runs of a stack have in common."""
     definition = experiment.definition(arguments)
-    training = {name: value for name, value in definition["training"].items() if name not in ("learning_rate", "seed")}
+    training = {name: value for name, value in definition["training"].items() if name != "learning_rate"}
     own = ("seed", "learning_rate_grid", "training")
     return {**{name: value for name, value in definition.items() if name not in own}, "training": training}
 

@@ -191,9 +191,14 @@ def needed_seeds(total: int) -> int:
     return math.ceil(2 * total / 3)
 
 
-def judge(holds: Sequence[bool]) -> Verdict:
-    """Verdict of a relation that was looked at in each seed: two thirds of them for it, or against it, decide."""
-    needed = needed_seeds(len(holds))
+def judge(holds: Sequence[bool], total: int | None = None) -> Verdict:
+    """Verdict of a relation that was looked at in each seed: two thirds of them for it, or against it, decide.
+
+    Args:
+        holds: Whether it holds, for each seed that tells.
+        total: Number of all seeds, those that do not tell included.
+    """
+    needed = needed_seeds(len(holds) if total is None else total)
     if holds and sum(holds) >= needed:
         return "agrees"
     return "disagrees" if holds and len(holds) - sum(holds) >= needed else "not decided"

@@ -50,7 +50,11 @@ def to_markdown(table: PageTable) -> str:
     kept = [i for i in range(len(table.columns)) if any(line.cells[i].text for line in table.lines)]
 
     def line(texts: Sequence[str]) -> str:
-        return f"| {' | '.join(text.replace('|', chr(92) + '|') for text in texts)} |"
+        words = (" ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|") for text in texts)
+        return f"| {' | '.join(words)} |"
+
+    if not table.lines:
+        return "\n".join([f"### {table.title}", "", "None.", ""])
 
     rows = [line([one.cells[i].text for i in kept]) for one in table.lines]
     head = line([table.columns[i] for i in kept])

@@ -182,7 +182,7 @@ class _Sweep:
         self._bar.update(len(cells) - len(todo))
         self._show_time()
         # The longest cells first, so that no worker is left with one at the end.
-        stacks = as_stacks(sorted(todo, key=lambda cell: -self._open[cell.digest]), self.stack)
+        stacks = as_stacks(sorted(todo, key=lambda cell: -self._open[cell.digest]), self.stack, self.workers.size)
         self.workers.run(stacks, self.results, self._report)
 
     def _set_damaged_aside(self, cell: Cell) -> None:

@@ -75,7 +75,9 @@ class RayWorkers:
         try:
             return self._ray.get(task)
         except self._ray.exceptions.RayError as error:
-            return write_failures(results, stack, f"{type(error).__name__}: {str(error).splitlines()[0]}")
+            cause = getattr(error, "cause", None) or error  # the error itself, where Ray wrapped it
+            lines = str(cause).splitlines() or [""]
+            return write_failures(results, stack, f"{type(cause).__name__}: {lines[0]}")
 
 
 def _run_remote(stack: Stack, results: str) -> list[tuple[Outcome, str]]:

@@ -116,7 +116,7 @@ class _Worker:
 
 
 def report_stack(stack: Stack, outcomes: Sequence[tuple[Outcome, str]], seconds: float, report: Report) -> list[Stack]:
-    """Report the cells of a stack that have ended; return those that another process has claimed, each alone."""
+    """Report the cells of a stack that have ended; return the others, each alone."""
     waiting: list[Stack] = []
     for cell, (outcome, text) in zip(stack, outcomes, strict=True):
         if outcome == "claimed elsewhere":
@@ -127,11 +127,17 @@ def report_stack(stack: Stack, outcomes: Sequence[tuple[Outcome, str]], seconds:
 
 
 def write_failures(results: Path, stack: Stack, error: str) -> list[tuple[Outcome, str]]:
-    """Record an error for the cells of a stack that have not ended, and return the outcomes of all."""
+    """Record the error of a cell whose process is gone, and return the outcomes of all cells of the stack.
+
+    Where several were trained as one, nobody knows whose error it was: those that have not ended run again, each alone.
+    """
     outcomes: list[tuple[Outcome, str]] = []
     for cell in stack:
-        if state_of(results, cell) == "finished":
-            outcomes.append(("trained", ""))
+        state = state_of(results, cell)
+        if state != "open":
+            outcomes.append(("trained", "") if state == "finished" else ("failed before", error))
+        elif len(stack) > 1:
+            outcomes.append(("claimed elsewhere", ""))
         else:
             write_failure(results, cell, error)
             outcomes.append(("failed", error))

@@ -118,7 +118,7 @@ def test_induction_does_not_depend_on_the_batch_and_leaves_no_hook():
     model = mixer_model(mixer_config("hybrid", vocab_size=64, hidden_size=16, layers=["attention", "gru"]), "causal")
     one, many = (induction_scores(model, task, rows, batch_size=size) for size in (3, 10))
     for name in one:
-        assert one[name].shape == (1, 2)
+        assert [heads.shape for heads in one[name]] == [(2,)]
         np.testing.assert_allclose(one[name], many[name], atol=1e-6)
     assert not any(module._forward_pre_hooks for module in model.modules())
     assert model.training
@@ -157,10 +157,52 @@ def test_what_has_no_pairs_is_refused_by_name():
     full = make_task("mqar", vocab_size=16, num_kv_pairs=7)
     ids, labels, _ = rows_of(dataclasses.replace(full), n=4, length=40)
     assert counterfactual_recall(Scripted(solver(full)), full, ids, labels).value == 1.0
-    crowded = make_task("associative_recall", vocab_size=3, num_kv_pairs=2)
-    ids, labels, _ = rows_of(crowded, n=8, length=6)
-    with pytest.raises(ValueError, match="leaves no id"):
-        counterfactual_recall(Scripted(solver(crowded)), crowded, ids, labels)
+    with pytest.raises(ValueError, match="mechanisms need one of mqar, associative_recall, got bit_parity"):
+        tiny_recipe(evaluate={"mechanisms": True})
+
+
+def test_rows_that_hold_every_id_are_not_counted():
+    crowded = make_task("associative_recall", vocab_size=4, num_kv_pairs=2)
+    ids, labels, _ = rows_of(crowded, n=200, length=6)
+    full = np.array([len(set(row) - {0}) == 3 for row in ids])
+    assert 0 < full.sum() < 200
+    value = counterfactual_recall(Scripted(solver(crowded)), crowded, ids, labels)
+    assert (value.value, value.denominator) == (1.0, 200 - full.sum())
+    none = counterfactual_recall(Scripted(solver(crowded)), crowded, ids[full], labels[full])
+    assert none.denominator == 0
+    assert np.isnan(none.value)
+
+
+def test_chance_is_a_guess_among_the_values_of_the_changed_context():
+    task = TASKS["associative_recall"]
+    ids, labels, _ = rows_of(task, n=2000)
+    for change in ("value", "key"):
+        changed, row, _, answers = intervene(task, ids, labels, change, np.random.default_rng(0))
+        guesses = np.random.default_rng(1).integers(0, 5, len(row))
+        right = (changed[row, 1 + 2 * guesses] == answers).mean()
+        measured = counterfactual_recall(Scripted(solver(task)), task, ids, labels, change)
+        assert measured.chance == pytest.approx(right, abs=0.03)
+    assert counterfactual_recall(Scripted(solver(task)), task, ids, labels).chance == pytest.approx(0.2)
+
+
+def test_a_perfect_head_has_the_whole_attention_where_ids_play_both_roles(monkeypatch):
+    task = make_task("associative_recall", vocab_size=12, num_kv_pairs=5)
+    ids, _, rows = rows_of(task, n=64, length=16)
+    layers = [{"mixer": "attention", "num_heads": 4}, {"mixer": "attention", "num_heads": 1, "normalize": False}]
+    model = mixer_model(mixer_config("hybrid", vocab_size=12, hidden_size=16, layers=layers), "causal")
+
+    def weights(mixer, hidden_states):
+        """Every head reads the value of the pair whose key the query is, with an exponential of 3."""
+        batch, time, _ = hidden_states.shape
+        table = torch.zeros(batch, mixer.num_heads, time, time)
+        pair = (ids[:, 0:10:2] == ids[:, -2][:, None]).argmax(1)
+        table[np.arange(batch), :, -2, 2 * pair + 1] = 3.0
+        return table
+
+    monkeypatch.setattr(AttentionMixer, "attention_weights", weights)
+    scores = induction_scores(model, task, rows)
+    assert [heads.tolist() for heads in scores["value"]] == [[1.0] * 4, [1.0]]
+    assert [heads.tolist() for heads in scores["key"]] == [[0.0] * 4, [0.0]]
 
 
 def test_a_sweep_follows_the_measures_over_training(tmp_path):

@@ -50,6 +50,25 @@ def test_every_end_is_marked_with_its_error():
     assert [text.get_text() for text in second.texts] == ["+1", "+1"]
 
 
+class Foretell(Repeat):
+    """Outputs the next input, which is right everywhere but in the middle of two intervals that follow at once."""
+
+    def forward(self, input_ids, labels, return_logits, attention_mask=None):
+        return MemoryHeadOutput(predictions=labels.float(), token_loss=torch.zeros(input_ids.shape))
+
+
+def test_the_reason_stands_beside_an_end_at_its_step():
+    specification = specify("interval_counting", "isi10_len200")
+    splits = splits_of(specification, ["test_two_isi_60", "test_double_isi_0"])
+    plain, double = plot_outputs(Foretell(), specification, splits).axes
+    assert plain.get_title(loc="left") == "test_two_isi_60: 16 of 16 ends exact"
+    assert len(plain.texts) == 0
+    assert double.get_title(loc="left") == "test_double_isi_0: 0 of 8 ends exact"
+    assert [text.get_text() for text in double.texts] == ["no end in the middle"]
+    with pytest.raises(ValueError, match="unknown split: .test_9."):
+        plot_outputs(Foretell(), specification, {"test_9": splits["test_two_isi_60"]})
+
+
 def test_a_checkpoint_is_drawn_to_a_file(tmp_path):
     specification = specify("interval_counting", "isi10_len200")
     config = mixer_config("gru", vocab_size=2, hidden_size=8, num_labels=1, problem_type="regression")

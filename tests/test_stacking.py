@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 import torch
 
-from hf_memory import sweep
+from hf_memory import heads, sweep
 from hf_memory.auto import mixer_config, mixer_model, model_keys
 from hf_memory.cells import as_stacks, run_cell, run_cells, state_of
 from hf_memory.experiment import Experiment
 from hf_memory.results import cell_path, read_rows
 from hf_memory.stacking import StackedModel, run_stacked, why_not_stackable
-from hf_memory.sweep_run import read_history
+from hf_memory.sweep_run import WatchedExperiment, read_history
 from tests.sweep_examples import InlineWorkers, planned, tiny_recipe
 
 SIZES = {"vocab_size": 13, "hidden_size": 16, "num_hidden_layers": 2}
@@ -154,6 +154,43 @@ def test_cells_of_a_stack_that_fails_run_alone(tmp_path, monkeypatch, caplog):
     assert not list(tmp_path.glob("*.lock"))
 
 
+def test_a_run_that_cannot_be_evaluated_costs_no_other_one(tmp_path, monkeypatch):
+    cells = cells_of({"lstm": {}}, steps=2)
+    conclude, called = WatchedExperiment.conclude, []
+
+    def fails_once(experiment, *args, **kwargs):
+        called.append(kwargs)
+        if len(called) == 1:
+            raise OSError("no space left")
+        return conclude(experiment, *args, **kwargs)
+
+    monkeypatch.setattr(WatchedExperiment, "conclude", fails_once)
+    assert run_cells(cells, tmp_path) == [("trained", "")] * 3
+    assert len(called) == 4, "the first run alone, the others as they were"
+    backends = [read_rows(cell_path(tmp_path, cell.digest))[0].backend for cell in cells]
+    assert ["one of 3" in backend for backend in backends] == [False, True, True]
+
+
+def test_losses_that_are_recomputed_in_chunks_can_be_stacked(float64, monkeypatch):
+    monkeypatch.setattr(heads, "_CHUNK_LOGITS", 26)
+    for head in ("causal", "token_classification"):
+        test_losses_and_gradients_of_a_stack_are_those_of_its_replicas("lstm", head, float64)
+
+
+def test_a_schedule_that_knows_one_rate_is_not_stacked(tmp_path):
+    cells = planned(tiny_recipe(training={"steps": 3, "batch_size": 8, "schedule": "polynomial"}))
+    assert [len(stack) for stack in as_stacks(cells, 8)] == [1] * len(cells)
+    with pytest.raises(ValueError, match="'polynomial' knows one learning rate only"):
+        run_stacked([cell.experiment() for cell in cells[:2]], tmp_path, lambda steps: None)
+
+
+def test_stacks_leave_work_for_every_process():
+    cells = planned(tiny_recipe(arms={"lstm": {}}, learning_rates=[1e-3, 2e-3, 4e-3, 8e-3], seeds={"search": [0]}))
+    assert [len(stack) for stack in as_stacks(cells, 64)] == [4]
+    assert [len(stack) for stack in as_stacks(cells, 64, workers=2)] == [2, 2]
+    assert [len(stack) for stack in as_stacks(cells, 64, workers=8)] == [1, 1, 1, 1]
+
+
 def test_a_stacked_sweep_finds_what_a_plain_one_finds(tmp_path, monkeypatch):
     monkeypatch.setattr(sweep, "make_workers", lambda *args: InlineWorkers())
     recipe = tiny_recipe(arms={"lstm": {}, "lru": {}})
@@ -161,7 +198,7 @@ def test_a_stacked_sweep_finds_what_a_plain_one_finds(tmp_path, monkeypatch):
     stacked = sweep.run_sweep(recipe, tmp_path / "stacked", stack=8, progress=False)
     assert [result.digest for result in stacked.results] == [result.digest for result in plain.results]
     backends = {row.backend for result in stacked.results for row in result.rows.values()}
-    assert "torch, 2 replicas stacked" in backends
+    assert {backend.partition(", trained ")[2] for backend in backends} == {"in torch as one of 2 replicas", ""}
     for mine, own in zip(stacked.results, plain.results, strict=True):
         for split, row in own.rows.items():
             assert mine.rows[split].measured("loss").value == pytest.approx(row.measured("loss").value, rel=1e-4)

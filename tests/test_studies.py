@@ -135,3 +135,5 @@ def test_two_thirds_of_the_seeds_decide():
     assert judge([True, False]) == "not decided"
     assert judge([True, True, True, False, False]) == "not decided"
     assert judge([]) == "not decided"
+    assert judge([True], total=3) == "not decided"
+    assert judge([False, False], total=3) == "disagrees"

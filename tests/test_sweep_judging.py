@@ -154,6 +154,8 @@ def test_runs_that_never_got_there_on_both_sides_tell_nothing():
     judgement = judge_expectation(study, never)
     assert judgement.verdict == "not decided"
     assert judgement.reason == "holds in 0 of 0 seeds; in 3 neither side got there, and 1 seeds are needed"
+    in_the_mean = dataclasses.replace(never, seeds="mean", min_seeds=0)
+    assert judge_expectation(study, in_the_mean).verdict == "not decided"
     history["lstm"] = [(1, 0.96), (2, 0.97), (4, 0.98)]
     study = made_up(tiny_recipe(seeds=SEEDS), values_of((0.9, 0.8, 1.0)), history=history)
     assert judge_expectation(study, never).verdict == "agrees"
@@ -170,3 +172,20 @@ def test_a_claim_about_a_model_that_has_learned_nothing_is_left_open(level, verd
     if verdict == "not decided":
         assert judgement.reason == "metric on validation of gru is 0.500, and 0.55 is needed"
     assert Expectation.from_json(expectation.to_json()) == expectation
+
+
+def test_a_level_may_be_a_share_of_the_best():
+    history = {"lstm": [(1, 0.1), (2, 0.35), (4, 0.4), (8, 0.4)]}
+    study = made_up(tiny_recipe(seeds=SEEDS), values_of((0.9, 0.8, 1.0)), history=history)
+    share = measure(quantity="steps_to", theta=0.8, of_best=True)
+    assert by_seed(study, share) == dict.fromkeys(range(3), 2.0)
+    assert set(by_seed(study, dataclasses.replace(share, of_best=False)).values()) == {math.inf}
+
+
+@pytest.mark.parametrize("quantity", ["late_drop", "bump"])
+def test_a_quantity_that_a_run_does_not_have_leaves_the_claim_open(quantity):
+    study = made_up(tiny_recipe(seeds=SEEDS), values_of((0.9, 0.8, 1.0)), history={})
+    for relation in ("<", ">", "<=", ">="):
+        judgement = judge_expectation(study, expect({"arms": "lstm", "quantity": quantity}, relation, 0.5))
+        assert judgement.verdict == "not decided"
+        assert "has no" in judgement.reason

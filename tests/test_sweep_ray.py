@@ -40,8 +40,9 @@ def test_a_lost_node_costs_no_cell_and_no_row(cluster, tmp_path):
 
     def lose_a_node():
         """End one node once both are at work."""
-        while len([path for path in tmp_path.glob("*.lock") if path.stat().st_size]) < 2:
+        while len(list(tmp_path.glob("*.lock"))) < 2:
             time.sleep(0.05)
+        time.sleep(0.5)
         opened.remove_node(nodes[1], allow_graceful=False)
         lost.set()
 
@@ -53,6 +54,7 @@ def test_a_lost_node_costs_no_cell_and_no_row(cluster, tmp_path):
         pool.run([(cell,) for cell in cells], tmp_path, lambda *ended: found.append(ended[:3]))
     assert lost.is_set()
     assert sorted(cell.digest for cell, _, _ in found) == sorted(cell.digest for cell in cells)
-    assert {outcome for _, outcome, _ in found} == {"trained"}
+    # A process that outlives its node may end its cell, which the second start then finds.
+    assert {outcome for _, outcome, _ in found} <= {"trained", "finished before"}
     assert all(len(read_rows(cell_path(tmp_path, cell.digest))) == 3 for cell in cells)
     assert not list(tmp_path.glob("*.lock"))

@@ -11,10 +11,10 @@ import types
 
 import pytest
 
-from hf_memory.cells import state_of
+from hf_memory.cells import run_cell, state_of
 from hf_memory.results import cell_path, read_rows
 from hf_memory.sweep_ray import MAX_RETRIES, RayWorkers
-from hf_memory.workers import LocalWorkers
+from hf_memory.workers import LocalWorkers, report_stack, write_failures
 from tests.sweep_examples import planned, tiny_recipe
 
 
@@ -44,6 +44,21 @@ def test_a_killed_worker_costs_its_cell_alone(tmp_path):
     ]
     assert state_of(tmp_path, endless) == "failed"
     assert len(read_rows(cell_path(tmp_path, quick.digest))) == 3
+
+
+def test_cells_of_a_stack_whose_process_was_killed_run_alone(tmp_path):
+    cells = planned(tiny_recipe(arms={"lstm": {}}))
+    run_cell(cells[0], tmp_path)
+    outcomes = write_failures(tmp_path, tuple(cells), "the worker process ended with code -9")
+    assert [outcome for outcome, _ in outcomes] == ["trained", "claimed elsewhere", "claimed elsewhere"]
+    assert [state_of(tmp_path, cell) for cell in cells] == ["finished", "open", "open"]
+    found: list = []
+    again = report_stack(tuple(cells), outcomes, 6.0, lambda *ended: found.append(ended))
+    assert again == [(cells[1],), (cells[2],)]
+    assert found == [(cells[0], "trained", "", 2.0)]
+    assert write_failures(tmp_path, again[0], "killed") == [("failed", "killed")]
+    assert [state_of(tmp_path, cell) for cell in cells] == ["finished", "failed", "open"]
+    assert write_failures(tmp_path, tuple(cells[1:]), "killed")[0] == ("failed before", "killed")
 
 
 @pytest.mark.slow

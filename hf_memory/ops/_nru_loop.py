@@ -173,7 +173,7 @@ def _nru_backward(
     grad_scaled = torch.empty_like(grad_a) if norm_weight is not None else grad_a
     total = torch.zeros_like(initial)
     for t in range(len(states) - 1, -1, -1):
-        total = total + grad[t]
+        total = (total + grad[t]).contiguous()
         write_backward(t, total[..., size:], grad_gates[t])
         total = torch.baddbmm(total, grad_gates[t], weight_memory)
         torch.mul(total[..., :size], positive[t], out=grad_scaled[t])
@@ -201,7 +201,7 @@ def _write_gradient(
 ) -> Callable[[int, Tensor, Tensor], None]:
     """What fills the gradient of a step's gates from that of the memory after it."""
     if backend != "torch":
-        kernel = load_kernel("nru", backend)
+        kernel, gates = load_kernel("nru", backend), gates.contiguous()  # saved ones may be expanded to replicas
         options = (kernel.constants(gates, scale, NORM_FLOOR), num_heads, relu_gains)
         return lambda t, grad_memory, out: kernel.write_gradient(gates[t], grad_memory, out, *options)
     write = read_gates(gates, _signs(gates, scale), num_heads, relu_gains)

@@ -64,6 +64,17 @@ def test_directions_that_vanish_or_are_huge_keep_finite_gradients(length):
     assert all(gradient is None or torch.isfinite(gradient).all() for gradient in gradients)
 
 
+def test_batches_of_gradients_read_what_belongs_to_them():
+    inputs, state = draw(2, 3, batch=2)
+
+    def outputs(weight, backend):
+        changed = [*inputs[:4], weight, *inputs[5:]]
+        return nru(*changed, initial_state=tuple(state), backend=backend, num_heads=2)[0]
+
+    fast, slow = (torch.func.jacrev(outputs)(inputs[4], backend) for backend in ("triton", "torch"))
+    torch.testing.assert_close(fast, slow, rtol=1e-10, atol=1e-12)
+
+
 def test_the_state_handed_on_and_stacks_of_replicas():
     inputs, state = draw(2, 4)
     assert_split(partial(nru, backend="triton", num_heads=2), inputs, state)
