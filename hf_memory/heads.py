@@ -16,7 +16,7 @@ from hf_memory.cache import MemoryCache
 from hf_memory.configuration import MemoryConfig
 from hf_memory.layers import State
 from hf_memory.modeling import MemoryModel, MemoryPreTrainedModel, one_cache
-from hf_memory.ops._cells import in_function_transform
+from hf_memory.ops._kernels import in_function_transform
 
 IGNORE_INDEX = -100
 _CHUNK_LOGITS = 2**24  # numbers in the largest logits tensor that a loss builds: 64 MiB in float32

@@ -27,11 +27,6 @@ def without_autocast(inputs: Tensor) -> torch.autocast:
     return torch.autocast(inputs.device.type, enabled=False)
 
 
-def in_function_transform() -> bool:
-    """Whether ``torch.func`` is at work (vmap, grad); native recurrent kernels have no rules for it."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
-
-
 def last_step(steps: Tensor, initial: Tensor, lengths: Tensor | None) -> Tensor:
     """The state at each row's own length.
 

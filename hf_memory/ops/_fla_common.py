@@ -2,7 +2,7 @@
 
 import torch
 
-from hf_memory.ops._cells import in_function_transform
+from hf_memory.ops._kernels import in_function_transform
 
 PACKAGE = "fla-core"
 """The distribution that holds ``fla.ops``."""

@@ -109,6 +109,11 @@ def resolve_backend(op: str, requested: str = "auto", **what: object) -> str:
     return "torch"
 
 
+def in_function_transform() -> bool:
+    """Whether ``torch.func`` is at work (vmap, grad); native recurrent kernels have no rules for it."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
 @functools.cache
 def load_kernel(op: str, backend: str) -> ModuleType:
     """Import the kernel module of an operation, once, and report the package behind it.

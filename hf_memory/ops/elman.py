@@ -10,7 +10,6 @@ from torch.nn import functional as F
 from hf_memory.ops._cells import (
     Folded,
     fold_replicas,
-    in_function_transform,
     last_step,
     native_rnn,
     real_part_range,
@@ -20,7 +19,7 @@ from hf_memory.ops._cells import (
     without_autocast,
     zero_state,
 )
-from hf_memory.ops._kernels import resolve_backend
+from hf_memory.ops._kernels import in_function_transform, resolve_backend
 
 Nonlinearity = Literal["tanh", "relu"]
 

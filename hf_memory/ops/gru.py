@@ -20,7 +20,6 @@ from torch.nn import functional as F
 from hf_memory.ops._cells import (
     Folded,
     fold_replicas,
-    in_function_transform,
     last_step,
     native_rnn,
     real_part_range,
@@ -30,7 +29,7 @@ from hf_memory.ops._cells import (
     without_autocast,
     zero_state,
 )
-from hf_memory.ops._kernels import resolve_backend
+from hf_memory.ops._kernels import in_function_transform, resolve_backend
 
 
 def gru_recurrent(

@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hf_memory.ops._cells import (
-    in_function_transform,
     last_step,
     native_rnn,
     real_part_range,
@@ -21,7 +20,7 @@ from hf_memory.ops._cells import (
     without_autocast,
     zero_state,
 )
-from hf_memory.ops._kernels import resolve_backend
+from hf_memory.ops._kernels import in_function_transform, resolve_backend
 
 # Added to a pre-activation it makes a sigmoid exactly 0 or 1, also where TF32 or bfloat16 rounds.
 _SATURATED = 1e6
