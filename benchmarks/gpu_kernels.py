@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.gpu_common import Clock, Scale, first_line, relative, timed
-from hf_memory.layers import ShortConvolution
 from hf_memory.ops._kernels import KERNELS, load_kernel
 from hf_memory.ops.delta_rule import delta_rule, delta_rule_recurrent
 from hf_memory.ops.diagonal_scan import diagonal_scan, diagonal_scan_recurrent
 from hf_memory.ops.linear_attention import linear_attention, linear_attention_recurrent
 from hf_memory.ops.nru import nru, nru_recurrent
 from hf_memory.ops.selective_scan import selective_scan, selective_scan_recurrent
+from hf_memory.ops.short_convolution import short_convolution, short_convolution_recurrent
 from hf_memory.ops.taylor_attention import taylor_attention, taylor_attention_recurrent
 from hf_memory.ops.wkv import wkv, wkv_recurrent
 
@@ -74,6 +74,21 @@ def joined(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def convolution_inputs(batch: int, length: int, width: int, dtype: torch.dtype) -> Tensors:
+    """Inputs with the three before them, filters of width 4 and biases."""
+    shapes = [(batch, length + 3, width), (width, 4), (width,)]
+    return [torch.randn(*shape).to(dtype) for shape in shapes]
+
+
+def with_last_inputs(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A short convolution with SiLU, and the inputs that are its state."""
+
+    def run(window: Tensor, weight: Tensor, bias: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+        return function(window, weight, bias, "silu", **options), window[:, -3:]
+
+    return run
+
+
 def positive(function: Callable[..., Any]) -> Callable[..., Any]:
     """Linear attention over positive features, with the normaliser."""
 
@@ -104,6 +119,13 @@ CASES: dict[str, tuple[str, Callable[..., Any], Callable[..., Any], Callable[...
         torch.bfloat16,
     ),
     "wkv": ("wkv", wkv, wkv_recurrent, wkv_inputs, torch.float32),
+    "short convolution": (
+        "short_convolution",
+        with_last_inputs(short_convolution),
+        with_last_inputs(short_convolution_recurrent),
+        convolution_inputs,
+        torch.bfloat16,
+    ),
     "NRU step": ("nru", joined(nru), joined(nru_recurrent), nru_inputs, torch.float32),
 }
 
@@ -119,11 +141,10 @@ def kernel_rows(device: torch.device, scale: Scale, clock: Clock) -> list[dict[s
             rows.append({"kernel": name, **measure_case(name, device, scale)})
         except Exception as error:  # noqa: BLE001 - one kernel must not hide the others; the table says what failed
             rows.append({"kernel": name, "skipped": first_line(error)})
-    for name, peer in (("real scan", hgrn_scan), ("convolution of width 4", short_convolution)):
-        try:
-            rows.append({"kernel": name, **peer(device, scale)})
-        except Exception as error:  # noqa: BLE001 - a package may be missing or fail in any way of its own
-            rows.append({"kernel": name, "peer": peer.__name__, "skipped": first_line(error)})
+    try:
+        rows.append({"kernel": "real scan", **hgrn_scan(device, scale)})
+    except Exception as error:  # noqa: BLE001 - a package may be missing or fail in any way of its own
+        rows.append({"kernel": "real scan", "peer": hgrn_scan.__name__, "skipped": first_line(error)})
     return rows
 
 
@@ -183,30 +204,6 @@ def hgrn_scan(device: torch.device, scale: Scale) -> dict[str, Any]:
     log_decay = -torch.rand_like(inputs)
     step = training_step(scan, [inputs.to(device), log_decay.to(device)])
     return {"peer": "fla chunk_hgrn", "peer milliseconds": timed(step, device, scale)}
-
-
-def short_convolution(device: torch.device, scale: Scale) -> dict[str, Any]:
-    """The depthwise convolution in front of mixers beside the one of causal-conv1d, in bfloat16."""
-    length = scale.lengths[len(scale.lengths) // 2]
-    inputs = torch.randn(max(1, scale.tokens // length), length, scale.width, dtype=torch.bfloat16, device=device)
-    layer = ShortConvolution(scale.width, 4, activation="silu").to(device)
-
-    def ours(x: Tensor) -> tuple[Tensor, None]:
-        return layer(x, return_state=False)[0], None
-
-    row: dict[str, Any] = {"torch milliseconds": timed(training_step(ours, [inputs]), device, scale)}
-    try:
-        convolve = importlib.import_module("_".join(("causal", "conv1d"))).causal_conv1d_fn
-        weight, bias = layer.weight.bfloat16(), layer.bias.bfloat16()
-
-        def theirs(x: Tensor) -> tuple[Tensor, None]:
-            return convolve(x.transpose(1, 2), weight, bias, activation="silu").transpose(1, 2), None
-
-        step = training_step(theirs, [inputs])
-        row.update({"peer": "causal-conv1d", "peer milliseconds": timed(step, device, scale)})
-    except Exception as error:  # noqa: BLE001 - the package may be missing or fail in any way of its own
-        row["why"] = f"causal-conv1d: {first_line(error)}"
-    return row
 
 
 def kernel_table(rows: list[dict[str, Any]]) -> list[str]:

@@ -11,6 +11,7 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 
 from hf_memory.configuration import MemoryConfig
+from hf_memory.ops.short_convolution import short_convolution
 
 State = dict[str, torch.Tensor]
 """A flat, ordered mapping of tensors, batch first on every leaf. Never mutated in place."""
@@ -159,14 +160,8 @@ class ShortConvolution(StatefulLayer):
         """See :class:`StatefulLayer`."""
         history = (state or self.initial_state(hidden_states.shape[0]))["inputs"]
         window = torch.cat([history.to(hidden_states.dtype), hidden_states], dim=1)
-        output = F.conv1d(
-            window.transpose(1, 2),
-            self.weight.to(window.dtype).unsqueeze(1),
-            None if self.bias is None else self.bias.to(window.dtype),
-            groups=self.weight.shape[0],
-        ).transpose(1, 2)
-        if self.activation is not None:
-            output = ACT2FN[self.activation](output)
+        bias = None if self.bias is None else self.bias.to(window.dtype)
+        output = short_convolution(window, self.weight.to(window.dtype), bias, self.activation)
         if not return_state:
             return output, None
         return output, {"inputs": last_columns(window, self.kernel_size - 1, lengths, hidden_states.shape[1], history)}

@@ -124,6 +124,6 @@ def test_the_own_kernels_on_the_device_are_the_definition(name):
 
 @pytest.mark.gpu
 @pytest.mark.kernels
-@pytest.mark.parametrize("name", ["delta rule", "linear attention", "Taylor attention", "wkv"])
+@pytest.mark.parametrize("name", ["delta rule", "linear attention", "Taylor attention", "wkv", "short convolution"])
 def test_the_kernels_of_the_package_on_the_device_are_the_definition(name):
     assert_kernel_is_right(name, 1e-4 if name == "wkv" else 3e-2)

@@ -1,8 +1,8 @@
 """The only door to kernels: which backend runs an operation, and why.
 
 Three backends have names: ``torch`` (always there), ``numba`` (compiled loops on the CPU) and ``triton`` (GPU: kernels
-of this package, and of flash-linear-attention where that is installed). A kernel module is one line of ``KERNELS``; it
-is imported on first use and offers
+of this package, and of flash-linear-attention and causal-conv1d where those are installed). A kernel module is one line
+of ``KERNELS``; it is imported on first use and offers
 
     refusal(**what) -> str | None    why it cannot run on tensors like these, or None where it can
     PACKAGE                          the distribution behind it, where that has another name than the backend
@@ -42,6 +42,7 @@ KERNELS = {
     ("diagonal_scan", "triton"): "hf_memory.ops._triton_diagonal_scan",
     ("selective_scan", "triton"): "hf_memory.ops._triton_selective_scan",
     ("nru", "triton"): "hf_memory.ops._triton_nru",
+    ("short_convolution", "triton"): "hf_memory.ops._causal_conv1d",
     ("delta_rule", "triton"): "hf_memory.ops._fla_delta_rule",
     ("linear_attention", "triton"): "hf_memory.ops._fla_linear_attention",
     ("taylor_attention", "triton"): "hf_memory.ops._fla_taylor_attention",

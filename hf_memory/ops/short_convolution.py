@@ -1,0 +1,60 @@
+"""Causal depthwise convolution over the last few tokens, with an activation.
+
+    y_t[d] = act(b[d] + sum_{i=0}^{W-1} w[d, i] x_{t-W+1+i}[d])
+
+It stands before the mixers of H3 (Fu et al., 2023), Hyena (Poli et al., 2023), Mamba (Gu and Dao, 2023) and DeltaNet
+(Yang et al., 2024). Its state is the W - 1 inputs before the first one, which are given with the inputs.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hf_memory.ops._kernels import load_kernel, resolve_backend
+
+ACTIVATIONS = (None, "silu")
+
+
+def short_convolution_recurrent(
+    window: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None
+) -> Tensor:
+    """The definition: one step after the other. Arguments and result are those of :func:`short_convolution`."""
+    steps = []
+    for t in range(window.shape[1] - weight.shape[1] + 1):
+        y = (window[:, t : t + weight.shape[1]] * weight.T).sum(1)
+        y = y if bias is None else y + bias
+        steps.append(y * torch.sigmoid(y) if activation == "silu" else y)
+    return torch.stack(steps, dim=1)
+
+
+def short_convolution(
+    window: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """Convolve each channel with its filter.
+
+    Args:
+        window: The W - 1 inputs before the first step and the inputs x (B, W - 1 + T, D).
+        weight: Filters w (D, W), the tap of the current input last, in the dtype of the window.
+        bias: b (D,).
+        activation: ``"silu"`` or None.
+        backend: ``"auto"``, ``"torch"`` or ``"triton"``, that is, the CUDA kernel of causal-conv1d.
+
+    Returns:
+        Outputs y (B, T, D).
+
+    Raises:
+        ValueError: The activation or the backend is unknown.
+    """
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"activation must be one of {', '.join(map(repr, ACTIVATIONS))}, got {activation!r}")
+    channels, width = weight.shape
+    facts = {"device": window.device, "dtype": window.dtype, "width": width, "channels": channels}
+    name = resolve_backend("short_convolution", backend, **facts)
+    if name != "torch":
+        return load_kernel("short_convolution", name).convolve(window, weight, bias, activation)
+    output = F.conv1d(window.transpose(1, 2), weight.unsqueeze(1), bias, groups=channels).transpose(1, 2)
+    return F.silu(output) if activation == "silu" else output

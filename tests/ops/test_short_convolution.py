@@ -1,0 +1,133 @@
+"""The short convolution against its definition, and the adapter of causal-conv1d with a stand-in for its kernel."""
+
+import importlib.metadata
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from hf_memory.layers import ShortConvolution
+from hf_memory.ops import _kernels
+from hf_memory.ops.short_convolution import short_convolution, short_convolution_recurrent
+
+CALLS = []
+
+
+def draw(width, time=6, channels=8, dtype=torch.float64):
+    shapes = ((2, width - 1 + time, channels), (channels, width), (channels,))
+    return [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
+
+
+def compare(tensors, activation, with_bias, tolerance=1e-12, **options):
+    window, weight, bias = tensors
+    inputs = tensors if with_bias else tensors[:2]
+    results = []
+    for function, further in ((short_convolution, options), (short_convolution_recurrent, {})):
+        output = function(window, weight, bias if with_bias else None, activation, **further)
+        loss = (output * torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view(output.shape)).sum()
+        results.append([output, *torch.autograd.grad(loss, inputs)])
+    for fast, slow in zip(*results, strict=True):
+        torch.testing.assert_close(fast, slow, rtol=0, atol=tolerance)
+    return results[0][0]
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("activation", [None, "silu"])
+@pytest.mark.parametrize(("width", "time"), [(1, 3), (2, 1), (4, 1), (4, 7), (9, 5)])
+def test_values_and_gradients_are_those_of_the_definition(width, time, activation, with_bias):
+    output = compare(draw(width, time, channels=3), activation, with_bias)
+    assert output.shape == (2, time, 3)
+
+
+def test_an_unknown_activation_is_named():
+    with pytest.raises(ValueError, match="activation must be one of None, 'silu', got 'gelu'"):
+        short_convolution(*draw(2), activation="gelu")
+
+
+def stand_in(x, weight, bias=None, seq_idx=None, initial_states=None, return_final_states=False,
+             final_states_out=None, activation=None):  # fmt: skip
+    """The law of the package in its layout (B, D, T), zeros before the first step, as 1.7 checks its arguments."""
+    CALLS.append(tuple(x.shape))
+    assert x.stride(1) == 1
+    assert x.stride(0) % 8 == 0
+    assert x.stride(2) % 8 == 0
+    assert 2 <= weight.shape[1] <= 4
+    assert activation in (None, "silu", "swish")
+    padded = F.pad(x, (weight.shape[1] - 1, 0))
+    output = F.conv1d(padded, weight.unsqueeze(1), bias, groups=weight.shape[0])
+    return output if activation is None else F.silu(output)
+
+
+@pytest.fixture
+def package(monkeypatch):
+    """A package ``causal_conv1d`` whose kernel runs on the CPU; every trace of it is gone afterwards."""
+    module = ModuleType("causal_conv1d")
+    module.causal_conv1d_fn = stand_in
+    monkeypatch.setitem(sys.modules, "causal_conv1d", module)
+    original = importlib.metadata.version
+    monkeypatch.setattr(
+        _kernels.importlib.metadata, "version", lambda name: "1.7.0" if name == "causal-conv1d" else original(name)
+    )
+    monkeypatch.setattr(_kernels, "available_backends", lambda: ("torch", "triton"))
+    monkeypatch.delitem(sys.modules, "hf_memory.ops._causal_conv1d", raising=False)
+    _kernels.load_kernel.cache_clear()
+    _kernels._warn_once.cache_clear()
+    CALLS.clear()
+    yield _kernels.load_kernel("short_convolution", "triton")
+    _kernels.load_kernel.cache_clear()
+    _kernels._warn_once.cache_clear()
+    sys.modules.pop("hf_memory.ops._causal_conv1d", None)
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("activation", [None, "silu"])
+@pytest.mark.parametrize("width", [2, 3, 4])
+def test_the_adapter_gives_the_definition_with_the_gradient_of_the_history(
+    width, activation, with_bias, package, monkeypatch
+):
+    monkeypatch.setattr(package, "DEVICE", "cpu")
+    compare(draw(width, dtype=torch.float32), activation, with_bias, tolerance=1e-5, backend="triton")
+    assert [(2, 8, width - 1 + 6)] == CALLS
+
+
+def test_a_layer_runs_on_it_and_splits_anywhere(package, monkeypatch):
+    monkeypatch.setattr(package, "DEVICE", "cpu")
+    layer, x = ShortConvolution(16, 4, activation="silu"), torch.randn(2, 9, 16)
+    expected, final = layer(x)
+    with _kernels.use_backend("triton"):
+        whole, last = layer(x)
+        first, middle = layer(x[:, :4])
+        second, end = layer(x[:, 4:], middle)
+    assert len(CALLS) == 3
+    torch.testing.assert_close(whole, expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(torch.cat([first, second], 1), expected, rtol=0, atol=1e-6)
+    for state in (last, end):
+        torch.testing.assert_close(state["inputs"], final["inputs"], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({}, None),
+        ({"device": torch.device("cpu")}, "its kernel needs tensors on cuda, not on cpu"),
+        ({"dtype": torch.float64}, "its kernel does not take torch.float64"),
+        ({"width": 5}, "its kernel takes widths 2 to 4, not 5"),
+        ({"width": 1}, "its kernel takes widths 2 to 4, not 1"),
+        ({"channels": 12}, "its kernel takes a multiple of 8 channels, not 12"),
+    ],
+)
+def test_what_the_kernel_cannot_do_is_said(facts, reason, package):
+    usual = {"device": torch.device("cuda"), "dtype": torch.bfloat16, "width": 4, "channels": 16}
+    assert package.refusal(**{**usual, **facts}) == reason
+
+
+def test_stacks_and_other_transforms_stay_with_torch(package, monkeypatch):
+    monkeypatch.setattr(package, "DEVICE", "cpu")
+    window, weight, bias = (tensor.detach().float() for tensor in draw(3))
+    stacked = torch.stack([weight, 2 * weight])
+    with _kernels.use_backend("triton"):
+        together = torch.vmap(lambda own: short_convolution(window, own, bias))(stacked)
+    assert CALLS == []
+    torch.testing.assert_close(together[1], short_convolution(window, 2 * weight, bias))
