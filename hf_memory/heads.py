@@ -17,6 +17,7 @@ from hf_memory.configuration import MemoryConfig
 from hf_memory.layers import State
 from hf_memory.modeling import MemoryModel, MemoryPreTrainedModel, one_cache
 from hf_memory.ops._kernels import in_function_transform
+from hf_memory.ops.linear_cross_entropy import linear_cross_entropy, takes
 
 IGNORE_INDEX = -100
 _CHUNK_LOGITS = 2**24  # numbers in the largest logits tensor that a loss builds: 64 MiB in float32
@@ -133,26 +134,37 @@ class MemoryHeadModel(MemoryPreTrainedModel):
         index = (flat != IGNORE_INDEX).nonzero().squeeze(1)
         chosen, wanted = hidden.flatten(0, 1).index_select(0, index), flat.index_select(0, index)
         self._check_labels(wanted)
+        if self._is_plain_classifier() and takes(chosen, self.head.weight):
+            total, per_target, predicted = linear_cross_entropy(chosen, self.head.weight, self.head.bias, wanted.long())
+        else:
+            per_target, predicted = self._loss_in_chunks(chosen, wanted)
+            total = per_target.sum()
+        count = max(len(index), 1) if num_items_in_batch is None else num_items_in_batch
+        if isinstance(count, torch.Tensor):
+            count = count.to(total.device)
+        with torch.no_grad():
+            token_loss = per_target.new_zeros(len(flat)).index_copy(0, index, per_target)
+            dense = predicted.new_full((len(flat),), IGNORE_INDEX).index_copy(0, index, predicted)
+        return total / count, token_loss.view_as(targets), dense.view_as(targets)
+
+    def _is_plain_classifier(self) -> bool:
+        """Whether the head is a linear layer that nobody has wrapped or hooked."""
+        head = self.head
+        hooked = head._forward_hooks or head._forward_pre_hooks or head._backward_hooks
+        return type(head) is nn.Linear and not hooked and self.config.problem_type != "regression"
+
+    def _loss_in_chunks(self, hidden: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         rows = max(1, _CHUNK_LOGITS // self.head.out_features)
-        recompute = len(index) > rows and torch.is_grad_enabled() and not in_function_transform()
+        recompute = len(hidden) > rows and torch.is_grad_enabled() and not in_function_transform()
         losses, predictions = [], []
-        for block, target in zip(chosen.split(rows), wanted.split(rows), strict=True):
+        for block, target in zip(hidden.split(rows), targets.split(rows), strict=True):
             # Recomputing a chunk in the backward pass keeps one chunk of logits alive instead of all of them.
             loss, prediction = (
                 checkpoint(self._chunk, block, target, use_reentrant=False) if recompute else self._chunk(block, target)
             )
             losses.append(loss)
             predictions.append(prediction)
-        per_target = torch.cat(losses)
-        total = per_target.sum()
-        count = max(len(index), 1) if num_items_in_batch is None else num_items_in_batch
-        if isinstance(count, torch.Tensor):
-            count = count.to(total.device)
-        with torch.no_grad():
-            token_loss = per_target.new_zeros(len(flat)).index_copy(0, index, per_target)
-            predicted = torch.cat(predictions)
-            dense = predicted.new_full((len(flat),), IGNORE_INDEX).index_copy(0, index, predicted)
-        return total / count, token_loss.view_as(targets), dense.view_as(targets)
+        return torch.cat(losses), torch.cat(predictions)
 
     def _chunk(self, hidden: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         scores = self.head(hidden)

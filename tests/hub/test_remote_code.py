@@ -100,7 +100,7 @@ def test_private_helpers_are_exported_where_they_are_needed_and_kernels_never(tm
     names = {path.name for path in tmp_path.glob("*.py")}
     assert names == {
         *("cache.py", "configuration.py", "heads.py", "layers.py", "mixers_lru.py", "modeling.py", "padding.py"),
-        *("ops__kernels.py", "ops_diagonal_scan.py", "ops_short_convolution.py"),
+        *("ops__kernels.py", "ops_diagonal_scan.py", "ops_linear_cross_entropy.py", "ops_short_convolution.py"),
     }
     namespace: dict = {}
     table = next(line for line in (tmp_path / "ops__kernels.py").read_text().splitlines() if line.startswith("KERNELS"))
