@@ -141,10 +141,11 @@ def kernel_rows(device: torch.device, scale: Scale, clock: Clock) -> list[dict[s
             rows.append({"kernel": name, **measure_case(name, device, scale)})
         except Exception as error:  # noqa: BLE001 - one kernel must not hide the others; the table says what failed
             rows.append({"kernel": name, "skipped": first_line(error)})
-    try:
-        rows.append({"kernel": "real scan", **hgrn_scan(device, scale)})
-    except Exception as error:  # noqa: BLE001 - a package may be missing or fail in any way of its own
-        rows.append({"kernel": "real scan", "peer": hgrn_scan.__name__, "skipped": first_line(error)})
+    for name, peer in {"real scan": hgrn_scan, "selective scan": mamba_ssm_scan}.items():
+        try:
+            rows.append({"kernel": name, **peer(device, scale)})
+        except Exception as error:  # noqa: BLE001 - a package may be missing or fail in any way of its own
+            rows.append({"kernel": name, "peer": peer.__name__, "skipped": first_line(error)})
     return rows
 
 
@@ -204,6 +205,15 @@ def hgrn_scan(device: torch.device, scale: Scale) -> dict[str, Any]:
     log_decay = -torch.rand_like(inputs)
     step = training_step(scan, [inputs.to(device), log_decay.to(device)])
     return {"peer": "fla chunk_hgrn", "peer milliseconds": timed(step, device, scale)}
+
+
+def mamba_ssm_scan(device: torch.device, scale: Scale) -> dict[str, Any]:
+    """The scan of mamba-ssm, which starts from zeros and gives its last state no gradient."""
+    length = scale.lengths[len(scale.lengths) // 2]
+    *inputs, _ = selective_inputs(max(1, scale.tokens // length), length, scale.width, torch.float32)
+    scan = load_kernel("selective_scan", "mamba_ssm").selective_scan
+    step = training_step(scan, [tensor.to(device) for tensor in inputs])
+    return {"peer": "mamba-ssm selective_scan_fn", "peer milliseconds": timed(step, device, scale)}
 
 
 def kernel_table(rows: list[dict[str, Any]]) -> list[str]:

@@ -41,10 +41,16 @@ STOREYS = [
     "hf_memory.cli hf_memory.demo",
     "hf_memory examples dataset_scripts benchmarks",
 ]
-KERNEL_PACKAGES = {"fla", "mamba_ssm", "causal_conv1d", "numba", "triton"}
+KERNEL_PACKAGES = {"fla", "mamba_ssm", "selective_scan_cuda", "causal_conv1d", "numba", "triton"}
 ACRONYMS = {"rnn", "lstm", "gru", "nru", "qlstm", "lru", "h3", "rwkv", "s4d", "ids4", "mqar"}
 HEADS = ("Model", "ForCausalLM", "ForTokenClassification")
-DISTRIBUTIONS = {"yaml": "pyyaml", "fla": "flash-linear-attention", "mamba_ssm": "mamba-ssm", "triton": "mamba-ssm"}
+DISTRIBUTIONS = {
+    "yaml": "pyyaml",
+    "fla": "flash-linear-attention",
+    "mamba_ssm": "mamba-ssm",
+    "selective_scan_cuda": "mamba-ssm",
+    "triton": "mamba-ssm",
+}
 
 
 def sources(*folders: str) -> dict[str, str]:

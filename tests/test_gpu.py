@@ -15,9 +15,10 @@ import torch
 
 from benchmarks.gpu import correctness
 from benchmarks.gpu_common import SMOKE, relative
-from benchmarks.gpu_kernels import CASES, HEAD, passes
+from benchmarks.gpu_kernels import CASES, HEAD, passes, selective_inputs
 from hf_memory.mixers import MIXERS
 from hf_memory.ops._kernels import load_kernel, resolve_backend
+from hf_memory.ops.selective_scan import selective_scan_recurrent
 
 ROOT = Path(__file__).resolve().parents[1]
 KERNELS_OF_PACKAGE = {
@@ -108,7 +109,7 @@ def assert_kernel_is_right(name: str, tolerance: float) -> None:
     """Outputs, final state and gradients against the float64 definition, at an odd length with a state."""
     op, function, definition, make, dtype = CASES[name]
     device = torch.device("cuda")
-    assert resolve_backend(op, "triton", device=device, dtype=dtype) == "triton"
+    assert resolve_backend(op, "triton", device=device, dtype=dtype) != "torch"
     tensors = make(3, 67, HEAD, dtype)
     wide = [tensor.to(torch.complex128 if tensor.is_complex() else torch.float64) for tensor in tensors]
     actual = passes(lambda *args: function(*args, backend="triton"), [tensor.to(device) for tensor in tensors])
@@ -127,3 +128,20 @@ def test_the_own_kernels_on_the_device_are_the_definition(name):
 @pytest.mark.parametrize("name", ["delta rule", "linear attention", "Taylor attention", "wkv", "short convolution"])
 def test_the_kernels_of_the_package_on_the_device_are_the_definition(name):
     assert_kernel_is_right(name, 1e-4 if name == "wkv" else 3e-2)
+
+
+@pytest.mark.gpu
+@pytest.mark.kernels
+def test_the_scan_of_mamba_ssm_on_the_device_is_the_definition():
+    *inputs, _ = selective_inputs(3, 67, HEAD, torch.float32)
+    kernel = load_kernel("selective_scan", "mamba_ssm")
+    results = []
+    for scan, device, dtype in (
+        (kernel.selective_scan, "cuda", torch.float32),
+        (selective_scan_recurrent, "cpu", torch.float64),
+    ):
+        leaves = [tensor.to(device, dtype).requires_grad_() for tensor in inputs]
+        y, state = scan(*leaves)
+        results.append([y, state, *torch.autograd.grad(y.square().mean(), leaves)])
+    for fast, slow in zip(*results, strict=True):
+        assert relative(fast, slow) < 1e-5

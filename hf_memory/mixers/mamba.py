@@ -131,6 +131,7 @@ class MambaMixer(Mixer):
             None if state is None else state["ssm"],
             lengths,
             self.config.negative_eigenvalues,
+            return_state,
         )
         y = y + self.D.to(y.dtype) * x
         y = y if z is None else y * F.silu(z)

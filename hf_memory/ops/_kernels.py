@@ -1,8 +1,8 @@
 """The only door to kernels: which backend runs an operation, and why.
 
 Three backends have names: ``torch`` (always there), ``numba`` (compiled loops on the CPU) and ``triton`` (GPU: kernels
-of this package, and of flash-linear-attention and causal-conv1d where those are installed). A kernel module is one line
-of ``KERNELS``; it is imported on first use and offers
+of this package, and of flash-linear-attention, causal-conv1d and mamba-ssm where those are installed). A kernel module
+is one line of ``KERNELS``; it is imported on first use and offers
 
     refusal(**what) -> str | None    why it cannot run on tensors like these, or None where it can
     PACKAGE                          the distribution behind it, where that has another name than the backend
@@ -18,6 +18,7 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import itertools
 import logging
 import os
 from collections.abc import Iterator
@@ -47,7 +48,11 @@ KERNELS = {
     ("linear_attention", "triton"): "hf_memory.ops._fla_linear_attention",
     ("taylor_attention", "triton"): "hf_memory.ops._fla_taylor_attention",
     ("wkv", "triton"): "hf_memory.ops._fla_wkv",
+    ("selective_scan", "mamba_ssm"): "hf_memory.ops._mamba_ssm",
 }
+
+# Where a package has a kernel beside that of the backend, it comes first: (operation, backend) -> its name above.
+PACKAGES = {("selective_scan", "triton"): "mamba_ssm"}
 
 _requested: ContextVar[str | None] = ContextVar("hf_memory_backend", default=None)
 
@@ -88,9 +93,10 @@ def resolve_backend(op: str, requested: str = "auto", **what: object) -> str:
         **what: Facts that a kernel may refuse, at least ``device`` (``torch.device``) and ``dtype`` (``torch.dtype``).
 
     Returns:
-        ``"torch"``, or the name of a backend whose kernel takes tensors like these. A kernel that is missing or refuses
-        leaves the work to torch, with one line in the log where the backend was asked for by name. Inside of
-        ``torch.compile`` it is torch, without a look at anything that would break the graph.
+        ``"torch"``, or the name in ``KERNELS`` of a kernel that takes tensors like these: that of a backend, or of a
+        package before it. A kernel that is missing or refuses leaves the work to the next and at last to torch, with
+        one line in the log where the backend was asked for by name. Inside of ``torch.compile`` it is torch, without a
+        look at anything that would break the graph.
 
     Raises:
         ValueError: The requested name is unknown, or its package is not installed.
@@ -100,14 +106,24 @@ def resolve_backend(op: str, requested: str = "auto", **what: object) -> str:
     name = _checked(requested, "backend")
     if name == "auto":
         name = _requested.get() or _checked(os.environ.get("HF_MEMORY_BACKEND") or "auto", "HF_MEMORY_BACKEND")
-    candidates = AUTO if name == "auto" else (name,)
-    for candidate in candidates:
-        reason = "" if candidate == "torch" else _refusal(op, candidate, **what)
+    candidates = [*_kernels_of(op, AUTO if name == "auto" else (name,)), "torch"]
+    for candidate, following in itertools.pairwise(candidates):
+        reason = _refusal(op, candidate, **what)
         if not reason:
             return candidate
         if name != "auto":
-            _warn_once(f"{op} runs in torch instead of {candidate}: {reason}")
+            _warn_once(f"{op} runs in {following} instead of {candidate}: {reason}")
     return "torch"
+
+
+def _kernels_of(op: str, backends: tuple[str, ...]) -> Iterator[str]:
+    """Names of the kernels to try in turn, packages only where they are installed."""
+    for backend in backends:
+        package = PACKAGES.get((op, backend))
+        if package is not None and _is_installed(package):
+            yield package
+        if backend != "torch":
+            yield backend
 
 
 def in_function_transform() -> bool:

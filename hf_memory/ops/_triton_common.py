@@ -14,7 +14,11 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 
 def refusal(
-    *, device: torch.device, dtype: torch.dtype, dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64)
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64),
+    **_: Any,
 ) -> str | None:
     """Say why the kernels cannot run on such tensors, or nothing where they can."""
     wanted = "cpu" if INTERPRETED else "cuda"

@@ -37,8 +37,9 @@ def selective_scan(
     initial_state: Tensor | None = None,
     lengths: Tensor | None = None,
     negative_eigenvalues: bool = False,
+    return_final_state: bool = True,
     backend: str = "auto",
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """Run the recurrence over time.
 
     Args:
@@ -50,11 +51,12 @@ def selective_scan(
         initial_state: State before the first step (B, D, N); zeros if None.
         lengths: Real steps in each row (B,), int64; None where all T are real.
         negative_eigenvalues: Take a = 2 exp(dt A) - 1 in place of exp(dt A).
+        return_final_state: Whether the state is wanted.
         backend: ``"auto"`` or a name of :mod:`hf_memory.ops._kernels`.
 
     Returns:
         Outputs (B, T, D) in the dtype of ``x``, and the state after each row's last real step (B, D, N), in at least
-        float32.
+        float32, or None.
 
     Raises:
         ValueError: Shapes disagree, or the backend is unknown.
@@ -64,13 +66,24 @@ def selective_scan(
     inputs = [tensor.to(dtype) for tensor in (x, dt, A, B, C)]
     if lengths is not None:
         inputs[1] = inputs[1].masked_fill(_padding(lengths, x.shape[1]).unsqueeze(-1), 0)
-    backend = resolve_backend("selective_scan", backend, device=x.device, dtype=dtype)
+    facts = {
+        "device": x.device,
+        "dtype": dtype,
+        "state_size": A.shape[1],
+        "negative_eigenvalues": negative_eigenvalues,
+        "has_initial_state": initial_state is not None,
+        "state_needs_grad": return_final_state and torch.is_grad_enabled(),
+    }
+    backend = resolve_backend("selective_scan", backend, **facts)
+    if backend == "mamba_ssm":
+        y, state = load_kernel("selective_scan", backend).selective_scan(*inputs)
+        return y.to(x.dtype), state if return_final_state else None
     # Inside, D is the last axis, as rows of N = 16 numbers are too short for vectorised kernels, and A is one per row,
     # so that replicas fold into the batch.
     inputs[2] = inputs[2].t().expand(len(x), -1, -1)
     state = _initial(initial_state, x, A, dtype).transpose(1, 2)
     y, state, _ = _SelectiveScan.apply(*inputs, state, negative_eigenvalues, backend)
-    return y.to(x.dtype), state.transpose(1, 2)
+    return y.to(x.dtype), state.transpose(1, 2) if return_final_state else None
 
 
 def selective_scan_recurrent(
