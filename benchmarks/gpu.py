@@ -36,7 +36,7 @@ from hf_memory.tasks import make_task
 OURS = ("hf_memory", "hf_memory, use_backend('triton')")
 """Layers of this package: as they come, and with the kernels that must be asked for."""
 
-WITH_KERNEL = ("qlstm", "lru", "linear_transformer", "delta_net", "based", "rwkv", "mamba")
+WITH_KERNEL = ("qlstm", "lru", "linear_transformer", "delta_net", "based", "rwkv", "mamba", "nru", "ids4")
 """Mixers whose operation may have such a kernel."""
 
 

@@ -11,6 +11,7 @@ from benchmarks.gpu_common import Clock, Scale, first_line, relative, timed
 from hf_memory.ops._kernels import KERNELS, load_kernel
 from hf_memory.ops.delta_rule import delta_rule, delta_rule_recurrent
 from hf_memory.ops.diagonal_scan import diagonal_scan, diagonal_scan_recurrent
+from hf_memory.ops.ids4 import ids4_state, ids4_state_recurrent
 from hf_memory.ops.linear_attention import linear_attention, linear_attention_recurrent
 from hf_memory.ops.nru import nru, nru_recurrent
 from hf_memory.ops.selective_scan import selective_scan, selective_scan_recurrent
@@ -62,6 +63,13 @@ def nru_inputs(batch: int, length: int, width: int, dtype: torch.dtype) -> Tenso
     """Inputs and small weights of a net with 64 numbers in its state and 64 in its memory, with 4 heads."""
     shapes = [(batch, length, 64), (64, 64), (64,), (64, 128), (72, 128), (72,)]
     return [torch.randn(*shapes[0], dtype=dtype), *(0.1 * torch.randn(*shape, dtype=dtype) for shape in shapes[1:])]
+
+
+def ids4_inputs(batch: int, length: int, width: int, dtype: torch.dtype) -> Tensors:
+    """Inputs of 16 channels, what is added to a state of 64, small transitions and a state."""
+    shapes = [(batch, length, 16), (batch, length, 64), (16, 64, 64)]
+    tensors = [torch.randn(*shape, dtype=dtype) for shape in shapes]
+    return [*tensors[:2], tensors[2] / 64, torch.randn(batch, 64, dtype=dtype)]
 
 
 def joined(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -126,6 +134,7 @@ CASES: dict[str, tuple[str, Callable[..., Any], Callable[..., Any], Callable[...
         convolution_inputs,
         torch.bfloat16,
     ),
+    "IDS4 walk": ("ids4", ids4_state, ids4_state_recurrent, ids4_inputs, torch.float32),
     "NRU step": ("nru", joined(nru), joined(nru_recurrent), nru_inputs, torch.float32),
 }
 

@@ -118,7 +118,7 @@ def assert_kernel_is_right(name: str, tolerance: float) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["real scan", "complex scan", "selective scan", "NRU step"])
+@pytest.mark.parametrize("name", ["real scan", "complex scan", "selective scan", "IDS4 walk", "NRU step"])
 def test_the_own_kernels_on_the_device_are_the_definition(name):
     assert_kernel_is_right(name, 1e-5)
 

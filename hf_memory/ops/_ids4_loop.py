@@ -20,6 +20,7 @@ from torch.func import vjp
 from torch.nn import functional as F
 
 from hf_memory.ops._cells import Folded, fold_replicas, unfold_replicas
+from hf_memory.ops._kernels import load_kernel
 
 Law = Literal["residual", "gelu"]
 Norm = Literal["row", "none"]
@@ -62,6 +63,7 @@ class IDS4Loop(torch.autograd.Function):
         law: Law,
         norm: Norm,
         product: bool,
+        backend: str,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Run the recurrence.
 
@@ -74,6 +76,7 @@ class IDS4Loop(torch.autograd.Function):
             law: See :func:`transitions`.
             norm: See :func:`transitions`.
             product: Whether this is the product form.
+            backend: Name of the backend that walks through a chunk.
 
         Returns:
             Outputs (R, T, B, N), the final state, and the states (R, chunks, B, ...) before each chunk.
@@ -83,7 +86,7 @@ class IDS4Loop(torch.autograd.Function):
         for chunk in _chunks(x, weight.shape[-1]):
             borders.append(state)
             matrices = _made(x[:, chunk], weight, law, norm, padding, chunk)
-            states = _run(matrices, state, None if product else _padded(added[:, chunk], padding, chunk))
+            states = _run(matrices, state, None if product else _padded(added[:, chunk], padding, chunk), backend)
             outputs[:, chunk] = _read(states, added) if product else states
             state = states[:, -1].clone()  # a view would keep the states of the whole chunk
         return outputs, state, torch.stack(borders, dim=1)
@@ -99,7 +102,7 @@ class IDS4Loop(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, grad_final: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         axes = (0, 0, 0, 0, 0, 0, 0)
         grads = Folded.apply(_ids4_backward, axes, axes[:4], grad, grad_final, *ctx.saved_tensors, *ctx.options)
-        return *grads, None, None, None, None
+        return *grads, None, None, None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
@@ -120,6 +123,7 @@ def _ids4_backward(
     law: Law,
     norm: Norm,
     product: bool,
+    backend: str,
 ) -> tuple[Tensor, ...]:
     """Gradients of x, b or p, the weight and the first state from those of the outputs and the last state."""
     grad_x, grad_added, grad_weight = torch.empty_like(x), torch.zeros_like(added), torch.zeros_like(weight)
@@ -128,15 +132,15 @@ def _ids4_backward(
         make = partial(_made, law=law, norm=norm, padding=padding, chunk=chunk)
         matrices, pull_back = vjp(make, x[:, chunk], weight)
         first = borders[:, index]
-        states = _run(matrices, first, None if product else _padded(added[:, chunk], padding, chunk))
+        states = _run(matrices, first, None if product else _padded(added[:, chunk], padding, chunk), backend)
         previous = torch.cat([first.unsqueeze(1), states[:, :-1]], dim=1)
         if product:
             grad_added += torch.einsum("rtbij,rtbi->rj", states, grad[:, chunk])
             arriving = grad[:, chunk].unsqueeze(-1) * added[:, None, None, None, :]
-            total, carried = _run_back(matrices, arriving, carried, product)
+            total, carried = _run_back(matrices, arriving, carried, product, backend)
             grad_matrices = previous.mT @ total
         else:
-            total, carried = _run_back(matrices, grad[:, chunk], carried, product)
+            total, carried = _run_back(matrices, grad[:, chunk], carried, product, backend)
             grad_added[:, chunk] = _padded(total, padding, chunk)
             grad_matrices = total.unsqueeze(-1) * previous.unsqueeze(-2)
         grad_x[:, chunk], chunk_weight = pull_back(grad_matrices)
@@ -166,8 +170,10 @@ def _padded(values: Tensor, padding: Tensor | None, chunk: slice) -> Tensor:
     return torch.where(padding[:, chunk, :, None, None], identity, values)
 
 
-def _run(matrices: Tensor, state: Tensor, added: Tensor | None) -> Tensor:
+def _run(matrices: Tensor, state: Tensor, added: Tensor | None, backend: str) -> Tensor:
     """States (R, c, B, ...) after each step of a chunk; ``added`` is None in the product form."""
+    if backend != "torch":
+        return load_kernel("ids4", backend).run(matrices, state, added)
     states = []
     for t, matrix in enumerate(matrices.unbind(1)):
         if added is None:
@@ -178,8 +184,12 @@ def _run(matrices: Tensor, state: Tensor, added: Tensor | None) -> Tensor:
     return torch.stack(states, dim=1)
 
 
-def _run_back(matrices: Tensor, arriving: Tensor, carried: Tensor, product: bool) -> tuple[Tensor, Tensor]:
+def _run_back(
+    matrices: Tensor, arriving: Tensor, carried: Tensor, product: bool, backend: str
+) -> tuple[Tensor, Tensor]:
     """All of the gradient at each state of a chunk, and at the state before the chunk."""
+    if backend != "torch":
+        return load_kernel("ids4", backend).run_back(matrices, arriving, carried, product)
     totals = []
     for matrix, grad in zip(reversed(matrices.unbind(1)), reversed(arriving.unbind(1)), strict=True):
         total = grad + carried

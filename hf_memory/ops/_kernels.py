@@ -43,6 +43,7 @@ KERNELS = {
     ("diagonal_scan", "triton"): "hf_memory.ops._triton_diagonal_scan",
     ("selective_scan", "triton"): "hf_memory.ops._triton_selective_scan",
     ("nru", "triton"): "hf_memory.ops._triton_nru",
+    ("ids4", "triton"): "hf_memory.ops._triton_ids4",
     ("short_convolution", "triton"): "hf_memory.ops._causal_conv1d",
     ("delta_rule", "triton"): "hf_memory.ops._fla_delta_rule",
     ("linear_attention", "triton"): "hf_memory.ops._fla_linear_attention",

@@ -73,7 +73,7 @@ def ids4_state(
         weight: One matrix per input channel, A_i (I, N, N).
         initial_state: State h before the first step (B, N); zeros where None.
         lengths: Steps that count in each row (B,), int64.
-        backend: ``"auto"`` or ``"torch"``.
+        backend: ``"auto"``, ``"torch"`` or ``"triton"``, whose kernel walks through a chunk of time in one launch.
         law: ``"residual"`` or ``"gelu"``, see :func:`transitions`.
         norm: ``"row"`` or ``"none"``.
 
@@ -83,11 +83,12 @@ def ids4_state(
     Raises:
         ValueError: The law, the norm or the backend is unknown.
     """
-    dtype = _checked(hidden_states, backend, law, norm)
+    dtype, backend = _checked(hidden_states, weight, backend, law, norm)
     with without_autocast(hidden_states):
         initial = zero_state(hidden_states, weight.shape[-1], initial_state)
         added = inputs.to(dtype).transpose(0, 1)[None]
-        output, final = _loop(hidden_states.to(dtype), added, weight.to(dtype), initial, lengths, law, norm, False)
+        options = (law, norm, False, backend)
+        output, final = _loop(hidden_states.to(dtype), added, weight.to(dtype), initial, lengths, options)
         return output.to(hidden_states.dtype), final
 
 
@@ -110,7 +111,7 @@ def ids4_product(
         weight: One matrix per input channel, A_i (I, N, N).
         initial_state: State P before the first step (B, N, N); the identity where None.
         lengths: Steps that count in each row (B,), int64.
-        backend: ``"auto"`` or ``"torch"``.
+        backend: ``"auto"``, ``"torch"`` or ``"triton"``, whose kernel walks through a chunk of time in one launch.
         law: ``"residual"`` or ``"gelu"``, see :func:`transitions`.
         norm: ``"row"`` or ``"none"``.
 
@@ -120,11 +121,12 @@ def ids4_product(
     Raises:
         ValueError: The law, the norm or the backend is unknown.
     """
-    dtype = _checked(hidden_states, backend, law, norm)
+    dtype, backend = _checked(hidden_states, weight, backend, law, norm)
     with without_autocast(hidden_states):
         x = hidden_states.to(dtype)
         initial = _identity(x, weight.shape[-1]) if initial_state is None else initial_state.to(dtype)
-        output, final = _loop(x, readout.to(dtype)[None], weight.to(dtype), initial, lengths, law, norm, True)
+        options = (law, norm, True, backend)
+        output, final = _loop(x, readout.to(dtype)[None], weight.to(dtype), initial, lengths, options)
         return output.to(hidden_states.dtype), final
 
 
@@ -145,27 +147,23 @@ def _loop(
     weight: Tensor,
     initial: Tensor,
     lengths: Tensor | None,
-    law: Law,
-    norm: Norm,
-    product: bool,
+    options: tuple[Law, Norm, bool, str],
 ) -> tuple[Tensor, Tensor]:
-    """Bring batch-first tensors to the layout of the loop and back."""
+    """Bring batch-first tensors to the layout of the loop and back; options are law, norm, product and backend."""
     padding = None if lengths is None else (torch.arange(x.shape[1], device=x.device)[:, None] >= lengths)[None]
-    outputs, final, _ = IDS4Loop.apply(
-        x.transpose(0, 1)[None], added, weight[None], initial[None], padding, law, norm, product
-    )
+    outputs, final, _ = IDS4Loop.apply(x.transpose(0, 1)[None], added, weight[None], initial[None], padding, *options)
     return outputs[0].transpose(0, 1), final[0]
 
 
-def _checked(hidden_states: Tensor, backend: str, law: str, norm: str) -> torch.dtype:
-    """The dtype of the state, after a check of the options."""
+def _checked(hidden_states: Tensor, weight: Tensor, backend: str, law: str, norm: str) -> tuple[torch.dtype, str]:
+    """The dtype of the state and the backend, after a check of the options."""
     if law not in ("residual", "gelu"):
         raise ValueError(f"law must be 'residual' or 'gelu', got {law!r}")
     if norm not in ("row", "none"):
         raise ValueError(f"norm must be 'row' or 'none', got {norm!r}")
     dtype = state_dtype(hidden_states)
-    resolve_backend("ids4", backend, device=hidden_states.device, dtype=dtype)
-    return dtype
+    facts = {"device": hidden_states.device, "dtype": dtype, "state_size": weight.shape[-1]}
+    return dtype, resolve_backend("ids4", backend, **facts)
 
 
 def _identity(inputs: Tensor, size: int) -> Tensor:

@@ -19,10 +19,11 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from hf_memory.ops import _triton_diagonal_scan as diagonal, _triton_nru as nru, _triton_selective_scan as selective
+from hf_memory.ops import _triton_diagonal_scan as diagonal, _triton_selective_scan as selective
+from hf_memory.ops import _triton_ids4 as ids4, _triton_nru as nru
 
 WHOLE = {"time", "channels", "decay_row", "decay_start", "decay_step", "start", "step", "steps", "width", "size",
-         "stride", "heads", "rank", "side"}
+         "stride", "heads", "rank", "side", "batch"}
 
 
 def build(kernel, number, constants, options):
@@ -46,6 +47,11 @@ for number in ("fp32", "fp64"):
     for kernel in (nru._write, nru._gradient):
         for relu in (False, True):
             build(kernel, number, {"K": 4, "RANK": 4, "SIDE": 16, "RELU": relu}, {"num_warps": 1})
+    for back in (False, True):
+        for product in (False, True):
+            switches = {"HAS_ADDED": back or not product, "BACK": back, "COLUMN": product == back}
+            for size in (32, 64):
+                build(ids4._kernel, number, switches | {"N": size}, {"num_warps": 4 if size > 32 else 1})
 for device, dtype in (("cpu", torch.float32), ("cuda", torch.float16), ("cuda", torch.complex64)):
     print(diagonal.refusal(device=torch.device(device), dtype=dtype))
 print(selective.refusal(device=torch.device("cuda"), dtype=torch.complex64))
@@ -62,19 +68,19 @@ def run(arguments: list[str], environment: dict[str, str]) -> str:
 
 def test_the_interpreted_kernels_are_the_definition():
     files = [str(FOLDER / "interpreted_scan.py"), str(FOLDER / "interpreted_selective_scan.py")]
-    files += [str(FOLDER / "interpreted_nru.py")]
+    files += [str(FOLDER / "interpreted_nru.py"), str(FOLDER / "interpreted_ids4.py")]
     options = ["-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib"]
     output = run(["-m", "pytest", *options, *files], {"TRITON_INTERPRET": "1"})
     passed = re.search(r"(\d+) passed in", output)
     assert passed is not None, output
-    assert int(passed[1]) == 62
+    assert int(passed[1]) == 80
     assert "skipped" not in output
 
 
 def test_the_kernels_compile_for_a_gpu_and_refuse_tensors_elsewhere(tmp_path):
     output = run(["-c", COMPILE], {"TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"})
     *compiled, on_cpu, half, complex_numbers, complex_states = output.splitlines()
-    assert len(compiled) == 36
+    assert len(compiled) == 60
     assert all(line.split()[2:] == ["True", "True"] for line in compiled), output
     assert on_cpu == "its kernels need tensors on cuda, not on cpu"
     assert half == "its kernels do not take torch.float16"
