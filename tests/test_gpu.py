@@ -15,25 +15,27 @@ import torch
 
 from benchmarks.gpu import correctness
 from benchmarks.gpu_common import SMOKE, relative
-from benchmarks.gpu_kernels import CASES, HEAD, passes, selective_inputs
+from benchmarks.gpu_kernels import CASES, HEAD, passes, scan_inputs, selective_inputs
 from hf_memory.mixers import MIXERS
 from hf_memory.ops._kernels import load_kernel, resolve_backend
+from hf_memory.ops.diagonal_scan import diagonal_scan_recurrent
 from hf_memory.ops.selective_scan import selective_scan_recurrent
 
 ROOT = Path(__file__).resolve().parents[1]
 KERNELS_OF_PACKAGE = {
-    "delta_rule": (
+    ("delta_rule", "triton"): (
         ("q", "k", "v", "beta"),
         ("scale", "initial_state", "output_final_state"),
         "chunk_delta_rule",
     ),
-    "linear_attention": (
+    ("linear_attention", "triton"): (
         ("q", "k", "v"),
         ("g", "scale", "initial_state", "output_final_state"),
         "chunk_simple_gla",
     ),
-    "taylor_attention": (("q", "k", "v"), ("scale", "use_norm"), "fused_chunk_based"),
-    "wkv": (("w", "u", "k", "v", "state"), (), "fused_recurrent_rwkv4"),
+    ("taylor_attention", "triton"): (("q", "k", "v"), ("scale", "use_norm"), "fused_chunk_based"),
+    ("wkv", "triton"): (("w", "u", "k", "v", "state"), (), "fused_recurrent_rwkv4"),
+    ("diagonal_scan", "fla"): (("x", "g"), (), "chunk_hgrn"),
 }
 
 
@@ -86,10 +88,10 @@ def test_the_benchmark_in_full_asks_for_a_device(tmp_path):
 
 
 @pytest.mark.kernels
-@pytest.mark.parametrize("op", KERNELS_OF_PACKAGE)
-def test_the_package_has_the_functions_with_the_parameters_that_the_adapters_use(op):
-    positional, by_name, function = KERNELS_OF_PACKAGE[op]
-    module = load_kernel(op, "triton")
+@pytest.mark.parametrize("op, kernel", KERNELS_OF_PACKAGE)
+def test_the_package_has_the_functions_with_the_parameters_that_the_adapters_use(op, kernel):
+    positional, by_name, function = KERNELS_OF_PACKAGE[op, kernel]
+    module = load_kernel(op, kernel)
     parameters = inspect.signature(getattr(module, function)).parameters
     assert tuple(parameters)[: len(positional)] == positional
     assert set(by_name) <= set(parameters)
@@ -132,16 +134,21 @@ def test_the_kernels_of_the_package_on_the_device_are_the_definition(name):
 
 @pytest.mark.gpu
 @pytest.mark.kernels
-def test_the_scan_of_mamba_ssm_on_the_device_is_the_definition():
-    *inputs, _ = selective_inputs(3, 67, HEAD, torch.float32)
-    kernel = load_kernel("selective_scan", "mamba_ssm")
+@pytest.mark.parametrize("op, kernel", [("selective_scan", "mamba_ssm"), ("diagonal_scan", "fla")])
+def test_the_scans_of_packages_on_the_device_are_the_definition(op, kernel):
+    module = load_kernel(op, kernel)
+    if op == "selective_scan":
+        *inputs, _ = selective_inputs(3, 67, HEAD, torch.float32)
+        fast, slow = module.selective_scan, selective_scan_recurrent
+    else:
+        _, *others = scan_inputs(3, 67, HEAD, torch.float32)
+        inputs = [torch.rand(3, 67, HEAD), *others]
+        fast, slow = module.scan, diagonal_scan_recurrent
     results = []
-    for scan, device, dtype in (
-        (kernel.selective_scan, "cuda", torch.float32),
-        (selective_scan_recurrent, "cpu", torch.float64),
-    ):
+    for scan, device, dtype in ((fast, "cuda", torch.float32), (slow, "cpu", torch.float64)):
         leaves = [tensor.to(device, dtype).requires_grad_() for tensor in inputs]
-        y, state = scan(*leaves)
-        results.append([y, state, *torch.autograd.grad(y.square().mean(), leaves)])
-    for fast, slow in zip(*results, strict=True):
-        assert relative(fast, slow) < 1e-5
+        states = scan(*leaves)
+        states = states if isinstance(states, torch.Tensor) else states[0]
+        results.append([states, *torch.autograd.grad(states.square().mean(), leaves)])
+    for actual, expected in zip(*results, strict=True):
+        assert relative(actual, expected) < 1e-5

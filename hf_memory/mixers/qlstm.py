@@ -69,7 +69,8 @@ class QLSTMMixer(Mixer):
         """See :class:`hf_memory.layers.StatefulLayer`."""
         forget, write, value, output = self.in_proj(hidden_states).chunk(4, dim=-1)
         start = None if state is None else state["cell"]
-        cells, final = diagonal_scan(self._forget_gate(forget), write.sigmoid() * value.tanh(), start, lengths)
+        written = write.sigmoid() * value.tanh()
+        cells, final = diagonal_scan(self._forget_gate(forget), written, start, lengths, forget_gate=True)
         hidden = self.out_proj(output.sigmoid() * cells.tanh())
         return hidden, {"cell": final} if return_state else None
 

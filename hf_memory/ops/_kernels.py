@@ -49,11 +49,12 @@ KERNELS = {
     ("linear_attention", "triton"): "hf_memory.ops._fla_linear_attention",
     ("taylor_attention", "triton"): "hf_memory.ops._fla_taylor_attention",
     ("wkv", "triton"): "hf_memory.ops._fla_wkv",
+    ("diagonal_scan", "fla"): "hf_memory.ops._fla_hgrn",
     ("selective_scan", "mamba_ssm"): "hf_memory.ops._mamba_ssm",
 }
 
 # Where a package has a kernel beside that of the backend, it comes first: (operation, backend) -> its name above.
-PACKAGES = {("selective_scan", "triton"): "mamba_ssm"}
+PACKAGES = {("diagonal_scan", "triton"): "fla", ("selective_scan", "triton"): "mamba_ssm"}
 
 _requested: ContextVar[str | None] = ContextVar("hf_memory_backend", default=None)
 

@@ -4,6 +4,8 @@ Both walk batch first and keep the row of channels innermost, so that nothing is
 ``decay`` may have length one: it is then the same for every row or step.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -12,7 +14,7 @@ from hf_memory.ops._numba_common import compiled, run
 DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 
 
-def refusal(*, device: torch.device, dtype: torch.dtype) -> str | None:
+def refusal(*, device: torch.device, dtype: torch.dtype, **_: Any) -> str | None:
     """Say why these loops cannot run on such tensors, or nothing where they can."""
     if device.type != "cpu":
         return f"its loops need tensors on the CPU, not on {device.type}"

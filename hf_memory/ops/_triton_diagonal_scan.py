@@ -8,6 +8,8 @@ The first two axes of ``decay`` may have length one: it is then the same for eve
 The reverse scan walks from the end, and its decay is that of the step before in its own order: the one at t + 1.
 """
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -21,7 +23,7 @@ DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 BLOCK = 64  # channels of one program: two warps, so that many programs hide each other's wait for memory
 
 
-def refusal(*, device: torch.device, dtype: torch.dtype) -> str | None:
+def refusal(*, device: torch.device, dtype: torch.dtype, **_: Any) -> str | None:
     """Say why these kernels cannot run on such tensors, or nothing where they can."""
     return refusal_of_types(device=device, dtype=dtype, dtypes=DTYPES)
 

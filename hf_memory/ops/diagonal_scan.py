@@ -28,6 +28,7 @@ def diagonal_scan(
     inputs: Tensor,
     initial_state: Tensor | None = None,
     lengths: Tensor | None = None,
+    forget_gate: bool = False,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
     """Run h_t = a_t * h_{t-1} + b_t over time.
@@ -37,6 +38,7 @@ def diagonal_scan(
         inputs: b (B, T, ...), of the same trailing shape.
         initial_state: h_0 (B, ...), zeros if None.
         lengths: Steps that count in each row (B,), all if None.
+        forget_gate: Whether every decay is known to lie between 0 and 1, which some kernels need.
         backend: ``"auto"``, ``"torch"``, ``"numba"`` or ``"triton"``.
 
     Returns:
@@ -47,8 +49,12 @@ def diagonal_scan(
         ValueError: Shapes do not fit, or the backend is unknown.
     """
     decay, inputs, initial_state, output_dtype = _prepared(decay, inputs, initial_state)
-    backend = resolve_backend("diagonal_scan", backend, device=inputs.device, dtype=inputs.dtype)
-    states = _Scan.apply(decay, inputs, initial_state, backend)
+    facts = {"device": inputs.device, "dtype": inputs.dtype, "forget_gate": forget_gate}
+    backend = resolve_backend("diagonal_scan", backend, **facts)
+    if backend == "fla":
+        states = load_kernel("diagonal_scan", backend).scan(decay, inputs, initial_state)
+    else:
+        states = _Scan.apply(decay, inputs, initial_state, backend)
     return states.to(output_dtype), _state_at(states, initial_state, lengths)
 
 

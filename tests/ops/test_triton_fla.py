@@ -14,8 +14,10 @@ from types import ModuleType
 import pytest
 import torch
 
+from hf_memory.mixers.qlstm import MemoryQLSTMConfig, QLSTMMixer
 from hf_memory.ops import _kernels
 from hf_memory.ops.delta_rule import delta_rule, delta_rule_recurrent
+from hf_memory.ops.diagonal_scan import diagonal_scan, diagonal_scan_recurrent
 from hf_memory.ops.linear_attention import linear_attention, linear_attention_recurrent
 from hf_memory.ops.taylor_attention import taylor_attention, taylor_attention_recurrent
 from hf_memory.ops.wkv import wkv, wkv_recurrent
@@ -66,6 +68,17 @@ def stand_in_rwkv4(w, u, k, v, state):
     return output, final.unsqueeze(2)
 
 
+def stand_in_hgrn(x, g, initial_state=None, output_final_state=False):
+    CALLS.append("hgrn")
+    assert x.shape == g.shape
+    assert x.dim() == 3
+    assert x.dtype == g.dtype == torch.float32
+    assert (g <= 0).all()
+    assert initial_state is None  # it would get no gradient
+    states, final = diagonal_scan_recurrent(g.exp(), x)
+    return states, final if output_final_state else None
+
+
 @pytest.fixture
 def stand_in(monkeypatch):
     """A package ``fla`` whose kernels run on the CPU in float32; every trace of it is gone afterwards."""
@@ -74,6 +87,7 @@ def stand_in(monkeypatch):
         "simple_gla": {"chunk_simple_gla": stand_in_simple_gla},
         "based": {"fused_chunk_based": stand_in_based},
         "rwkv4": {"fused_recurrent_rwkv4": stand_in_rwkv4},
+        "hgrn": {"chunk_hgrn": stand_in_hgrn},
     }
     for name in ("fla", "fla.ops"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
@@ -82,7 +96,8 @@ def stand_in(monkeypatch):
         module.__dict__.update(contents)
         monkeypatch.setitem(sys.modules, module.__name__, module)
     versions = {"fla-core": "0.6.0"}
-    original = importlib.metadata.version
+    original, installed = importlib.metadata.version, _kernels._is_installed
+    monkeypatch.setattr(_kernels, "_is_installed", lambda name: name == "fla" or installed(name))
     monkeypatch.setattr(_kernels.importlib.metadata, "version", lambda name: versions.get(name) or original(name))
     yield from _fresh_adapters(monkeypatch)
 
@@ -324,3 +339,53 @@ def test_the_package_is_reported_under_its_own_name(caplog):
     with caplog.at_level(logging.INFO, logger=_kernels.__name__):
         _kernels.load_kernel("wkv", "triton")
     assert [record.getMessage() for record in caplog.records] == ["wkv can run on fla-core 0.6.0"]
+
+
+@pytest.fixture
+def hgrn_on_cpu(stand_in, monkeypatch):
+    monkeypatch.setattr(importlib.import_module("hf_memory.ops._fla_common"), "DEVICE", "cpu")
+    return _kernels.load_kernel("diagonal_scan", "fla")
+
+
+@pytest.mark.usefixtures("hgrn_on_cpu")
+@pytest.mark.parametrize("lengths", [None, torch.tensor([7, 0])])
+@pytest.mark.parametrize("trailing", [(K,), (H, K)])
+def test_the_scan_gives_states_and_gradients_of_the_definition(trailing, lengths):
+    gate = torch.rand(B, T, *trailing)
+    gate[0, 2:4] = 0  # what came before is gone
+    inputs = [gate.requires_grad_(), *tensors((B, T, *trailing), (B, *trailing))]
+    options = {"lengths": lengths, "forget_gate": True, "backend": "triton"}
+    compare(
+        lambda *args: diagonal_scan(*args, **options),
+        lambda *args: diagonal_scan_recurrent(*args, lengths=lengths),
+        inputs,
+        lengths,
+    )
+    assert CALLS == ["hgrn"]
+
+
+@pytest.mark.usefixtures("hgrn_on_cpu")
+def test_a_quasi_lstm_runs_on_the_scan_and_splits_anywhere():
+    layer, x = QLSTMMixer(MemoryQLSTMConfig(hidden_size=8, num_hidden_layers=1), 0), torch.randn(2, 9, 8)
+    expected, final = layer(x)
+    with _kernels.use_backend("triton"):
+        first, state = layer(x[:, :4])
+        second, last = layer(x[:, 4:], state)
+    assert CALLS == ["hgrn", "hgrn"]
+    torch.testing.assert_close(torch.cat([first, second], 1), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(last["cell"], final["cell"], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"forget_gate": True}, None),
+        ({}, "its kernel takes the logarithm of decays, which must be forget gates"),
+        ({"forget_gate": True, "dtype": torch.complex64}, "its kernel is used for float32, not for torch.complex64"),
+        ({"forget_gate": True, "device": CPU}, "its kernels need tensors on cuda, not on cpu"),
+    ],
+)
+@pytest.mark.usefixtures("stand_in")
+def test_the_scan_refuses_what_is_no_forget_gate(facts, reason):
+    usual = {"device": torch.device("cuda"), "dtype": torch.float32}
+    assert _kernels.load_kernel("diagonal_scan", "fla").refusal(**{**usual, **facts}) == reason
