@@ -48,3 +48,12 @@ def test_the_state_handed_on_and_stacks_of_replicas(form):
     inputs, state = draw(form)
     assert_split(sliced(form, run), joined(form, inputs), state)
     assert_vmap(run, inputs, state)
+
+
+@FORMS
+def test_more_states_than_a_program_holds_are_left_to_torch(form, monkeypatch):
+    kernel, (fast, definition) = load_kernel("ids4", "triton"), OPS[form]
+    monkeypatch.setattr(kernel, "MOST_STATES", 3)
+    monkeypatch.delattr(kernel, "run")
+    monkeypatch.delattr(kernel, "run_back")
+    assert_same(partial(fast, backend="triton"), definition, *draw(form, size=4))

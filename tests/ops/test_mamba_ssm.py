@@ -1,9 +1,7 @@
 """The adapter of mamba-ssm, with transformers' scan behind the signature and the limits of that package."""
 
-import importlib.metadata
 import logging
 import sys
-from types import ModuleType
 
 import pytest
 import torch
@@ -12,6 +10,7 @@ from transformers.models.mamba.modeling_mamba import mamba_selective_scan
 from hf_memory.mixers.mamba import MambaMixer, MemoryMambaConfig
 from hf_memory.ops import _kernels
 from hf_memory.ops.selective_scan import selective_scan, selective_scan_recurrent
+from tests.ops.stand_ins import fresh_adapters, stand_in_package
 
 CALLS = []
 USUAL = {"device": torch.device("cuda"), "dtype": torch.float32}
@@ -28,30 +27,11 @@ def stand_in(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=
 
 @pytest.fixture
 def package(monkeypatch):
-    """A package ``mamba_ssm`` whose kernel runs on the CPU; every trace of it is gone afterwards."""
-    names = ("mamba_ssm", "mamba_ssm.ops", "mamba_ssm.ops.selective_scan_interface", "selective_scan_cuda")
-    for name in names:
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    sys.modules[names[2]].selective_scan_fn = stand_in
-    original, installed = importlib.metadata.version, _kernels._is_installed
-    monkeypatch.setattr(
-        _kernels.importlib.metadata, "version", lambda name: "2.3.2" if name == "mamba-ssm" else original(name)
-    )
-    monkeypatch.setattr(_kernels, "_is_installed", lambda name: name == "mamba_ssm" or installed(name))
-    monkeypatch.setattr(_kernels, "available_backends", lambda: ("torch", "numba", "triton"))
-    yield from _fresh(monkeypatch)
-
-
-def _fresh(monkeypatch):
-    monkeypatch.delenv("HF_MEMORY_BACKEND", raising=False)
-    monkeypatch.delitem(sys.modules, "hf_memory.ops._mamba_ssm", raising=False)
-    _kernels.load_kernel.cache_clear()
-    _kernels._warn_once.cache_clear()
+    """A package ``mamba_ssm`` whose kernel runs on the CPU."""
     CALLS.clear()
-    yield
-    _kernels.load_kernel.cache_clear()
-    _kernels._warn_once.cache_clear()
-    sys.modules.pop("hf_memory.ops._mamba_ssm", None)
+    functions = {"mamba_ssm.ops.selective_scan_interface": {"selective_scan_fn": stand_in}, "selective_scan_cuda": {}}
+    with stand_in_package(monkeypatch, "mamba-ssm", "2.3.2", functions, "_mamba_ssm"):
+        yield
 
 
 @pytest.fixture
@@ -128,6 +108,16 @@ def test_what_the_kernel_cannot_do_is_said(facts, reason):
     assert _kernels.load_kernel("selective_scan", "mamba_ssm").refusal(**{**USUAL, **facts}) == reason
 
 
+@pytest.mark.parametrize(("size", "negative"), [(257, False), (3, True)])
+@pytest.mark.usefixtures("on_cpu")
+def test_states_and_signs_that_the_kernel_lacks_run_elsewhere(size, negative):
+    inputs = [tensor.detach() for tensor in problem(width=257, size=size)]
+    y, _ = selective_scan(*inputs, negative_eigenvalues=negative, return_final_state=False, backend="triton")
+    assert CALLS == []
+    expected, _ = selective_scan_recurrent(*inputs, negative_eigenvalues=negative)
+    torch.testing.assert_close(y, expected, rtol=0, atol=1e-4)
+
+
 @pytest.mark.usefixtures("on_cpu")
 def test_stacks_stay_with_kernels_that_know_them():
     x, dt, A, B, C = (tensor.detach() for tensor in problem())
@@ -149,9 +139,7 @@ def test_a_package_without_its_extension_is_passed_over_with_a_line(monkeypatch,
 
 
 def test_nothing_is_said_of_a_package_that_is_not_installed(monkeypatch, caplog):
-    monkeypatch.setattr(_kernels, "available_backends", lambda: ("torch", "numba", "triton"))
     monkeypatch.setattr(_kernels, "_is_installed", lambda name: name != "mamba_ssm")
-    for _ in _fresh(monkeypatch):
-        with caplog.at_level(logging.WARNING, "hf_memory"):
-            assert _kernels.resolve_backend("selective_scan", "triton", **USUAL) in ("triton", "torch")
+    with fresh_adapters(monkeypatch, "_mamba_ssm"), caplog.at_level(logging.WARNING, "hf_memory"):
+        assert _kernels.resolve_backend("selective_scan", "triton", **USUAL) in ("triton", "torch")
     assert "mamba_ssm" not in caplog.text

@@ -1,9 +1,5 @@
 """The short convolution against its definition, and the adapter of causal-conv1d with a stand-in for its kernel."""
 
-import importlib.metadata
-import sys
-from types import ModuleType
-
 import pytest
 import torch
 from torch.nn import functional as F
@@ -11,6 +7,7 @@ from torch.nn import functional as F
 from hf_memory.layers import ShortConvolution
 from hf_memory.ops import _kernels
 from hf_memory.ops.short_convolution import short_convolution, short_convolution_recurrent
+from tests.ops.stand_ins import stand_in_package
 
 CALLS = []
 
@@ -62,23 +59,11 @@ def stand_in(x, weight, bias=None, seq_idx=None, initial_states=None, return_fin
 
 @pytest.fixture
 def package(monkeypatch):
-    """A package ``causal_conv1d`` whose kernel runs on the CPU; every trace of it is gone afterwards."""
-    module = ModuleType("causal_conv1d")
-    module.causal_conv1d_fn = stand_in
-    monkeypatch.setitem(sys.modules, "causal_conv1d", module)
-    original = importlib.metadata.version
-    monkeypatch.setattr(
-        _kernels.importlib.metadata, "version", lambda name: "1.7.0" if name == "causal-conv1d" else original(name)
-    )
-    monkeypatch.setattr(_kernels, "available_backends", lambda: ("torch", "triton"))
-    monkeypatch.delitem(sys.modules, "hf_memory.ops._causal_conv1d", raising=False)
-    _kernels.load_kernel.cache_clear()
-    _kernels._warn_once.cache_clear()
+    """A package ``causal_conv1d`` whose kernel runs on the CPU."""
     CALLS.clear()
-    yield _kernels.load_kernel("short_convolution", "triton")
-    _kernels.load_kernel.cache_clear()
-    _kernels._warn_once.cache_clear()
-    sys.modules.pop("hf_memory.ops._causal_conv1d", None)
+    modules = {"causal_conv1d": {"causal_conv1d_fn": stand_in}}
+    with stand_in_package(monkeypatch, "causal-conv1d", "1.7.0", modules, "_causal_conv1d"):
+        yield _kernels.load_kernel("short_convolution", "triton")
 
 
 @pytest.mark.parametrize("with_bias", [False, True])

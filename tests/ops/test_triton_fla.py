@@ -6,10 +6,8 @@ functions have the parameters used here is checked where the package is installe
 """
 
 import importlib
-import importlib.metadata
 import logging
 import sys
-from types import ModuleType
 
 import pytest
 import torch
@@ -21,6 +19,7 @@ from hf_memory.ops.diagonal_scan import diagonal_scan, diagonal_scan_recurrent
 from hf_memory.ops.linear_attention import linear_attention, linear_attention_recurrent
 from hf_memory.ops.taylor_attention import taylor_attention, taylor_attention_recurrent
 from hf_memory.ops.wkv import wkv, wkv_recurrent
+from tests.ops.stand_ins import fresh_adapters, stand_in_package
 
 B, T, H, K, V = 2, 7, 3, 4, 5
 CPU = torch.device("cpu")
@@ -81,52 +80,25 @@ def stand_in_hgrn(x, g, initial_state=None, output_final_state=False):
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    """A package ``fla`` whose kernels run on the CPU in float32; every trace of it is gone afterwards."""
-    functions = {
-        "delta_rule": {"chunk_delta_rule": stand_in_delta_rule},
-        "simple_gla": {"chunk_simple_gla": stand_in_simple_gla},
-        "based": {"fused_chunk_based": stand_in_based},
-        "rwkv4": {"fused_recurrent_rwkv4": stand_in_rwkv4},
-        "hgrn": {"chunk_hgrn": stand_in_hgrn},
+    """A package ``fla`` whose kernels run on the CPU in float32."""
+    CALLS.clear()
+    modules = {
+        "fla.ops.delta_rule": {"chunk_delta_rule": stand_in_delta_rule},
+        "fla.ops.simple_gla": {"chunk_simple_gla": stand_in_simple_gla},
+        "fla.ops.based": {"fused_chunk_based": stand_in_based},
+        "fla.ops.rwkv4": {"fused_recurrent_rwkv4": stand_in_rwkv4},
+        "fla.ops.hgrn": {"chunk_hgrn": stand_in_hgrn},
     }
-    for name in ("fla", "fla.ops"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    for name, contents in functions.items():
-        module = ModuleType(f"fla.ops.{name}")
-        module.__dict__.update(contents)
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    versions = {"fla-core": "0.6.0"}
-    original, installed = importlib.metadata.version, _kernels._is_installed
-    monkeypatch.setattr(_kernels, "_is_installed", lambda name: name == "fla" or installed(name))
-    monkeypatch.setattr(_kernels.importlib.metadata, "version", lambda name: versions.get(name) or original(name))
-    yield from _fresh_adapters(monkeypatch)
+    with stand_in_package(monkeypatch, "fla-core", "0.6.0", modules, "_fla_"):
+        yield
 
 
 @pytest.fixture
 def without_package(monkeypatch):
     """No package ``fla``."""
     monkeypatch.setitem(sys.modules, "fla", None)
-    yield from _fresh_adapters(monkeypatch)
-
-
-def _fresh_adapters(monkeypatch):
-    monkeypatch.delenv("HF_MEMORY_BACKEND", raising=False)
-    monkeypatch.setattr(_kernels, "available_backends", lambda: ("torch", "numba", "triton"))
-    for name in [name for name in sys.modules if name.startswith("hf_memory.ops._fla_")]:
-        monkeypatch.delitem(sys.modules, name)
-    before = set(sys.modules)
-    _forget()
-    CALLS.clear()
-    yield
-    _forget()
-    for name in set(sys.modules) - before:
-        if name.startswith("hf_memory.ops._fla_"):
-            del sys.modules[name]
-
-
-def _forget():
-    _kernels.load_kernel.cache_clear()
-    _kernels._warn_once.cache_clear()
+    with fresh_adapters(monkeypatch, "_fla_"):
+        yield
 
 
 @pytest.fixture
