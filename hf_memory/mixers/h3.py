@@ -114,7 +114,8 @@ class H3Mixer(Mixer):
     def forward(self, hidden_states, state=None, lengths=None, position_ids=None, return_state=True):
         """See :class:`hf_memory.layers.StatefulLayer`."""
         batch, time, width = hidden_states.shape
-        state = state or self.initial_state(batch)
+        # Without a state on either side the operators have less to do.
+        state = state or (self.initial_state(batch) if return_state else {"keys": None, "ssm": None})
         query, key, value = self.qkv_proj(hidden_states).chunk(3, dim=-1)
         shifted, keys = long_convolution(key, self.shift_taps, state["keys"], lengths, return_state)
         key = shifted + self.shift_D.to(key.dtype) * key
@@ -131,7 +132,7 @@ class H3Mixer(Mixer):
         """The diagonal state space on rows (B * P * P, T, H)."""
         eigenvalues, factor = self._discrete()
         C, B = (torch.view_as_complex(tensor.to(factor.real.dtype).contiguous()) for tensor in (self.C, self.B))
-        start = torch.view_as_complex(state.contiguous()).flatten(0, 2)
+        start = None if state is None else torch.view_as_complex(state.contiguous()).flatten(0, 2)
         if lengths is not None:
             lengths = lengths.repeat_interleave(self.config.head_dim**2)
         y, final = diagonal_ssm(rows, eigenvalues, C * B * factor, start, lengths, return_state)

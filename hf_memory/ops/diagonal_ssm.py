@@ -10,6 +10,8 @@ matters for the output.
 The fast form cuts time into chunks of c steps. Inside a chunk the map is a Toeplitz matrix (c, c) per channel; between
 chunks the state is handed on. Both are batched real matrix products, and time and memory grow linearly in T. The powers
 of lambda come from repeated multiplication, so no logarithm is taken and lambda = 0 is an ordinary value.
+
+Of a sequence of at most one chunk with no state before or after it only the Toeplitz matrix is left.
 """
 
 import torch
@@ -53,6 +55,9 @@ def diagonal_ssm(
     resolve_backend("diagonal_ssm", backend, device=x.device, dtype=inputs.dtype)
     # Matrix products of a state that decays slowly would lose it in the half precision of autocast.
     with torch.autocast(x.device.type, enabled=False):
+        if state is None and not return_final_state and x.shape[1] <= _CHUNK:
+            return _alone(inputs, eigenvalues, output_weights).to(x.dtype), None
+        state = _zeros(inputs, eigenvalues) if state is None else state
         y, final = _chunked(inputs, eigenvalues, output_weights, state, lengths, return_final_state)
     return y.to(x.dtype), final
 
@@ -66,6 +71,7 @@ def diagonal_ssm_recurrent(
 ) -> tuple[Tensor, Tensor]:
     """The definition, one step at a time. Arguments and results are those of :func:`diagonal_ssm`."""
     inputs, eigenvalues, output_weights, state = _prepared(x, eigenvalues, output_weights, initial_state)
+    state = _zeros(inputs, eigenvalues) if state is None else state
     outputs = []
     for t, x_t in enumerate(inputs.unbind(1)):
         new = eigenvalues * state + x_t.unsqueeze(-1)
@@ -104,6 +110,12 @@ def discretize(
     raise ValueError(f"method must be 'zoh' or 'bilinear', got {method!r}")
 
 
+def _alone(x: Tensor, eigenvalues: Tensor, output_weights: Tensor) -> Tensor:
+    """Outputs of a sequence with nothing before it: one Toeplitz matrix (T, T) per channel."""
+    taps = _taps(_powers(eigenvalues, x.shape[1]), output_weights)
+    return torch.bmm(x.permute(2, 0, 1), _upper_toeplitz(taps)).permute(1, 2, 0)
+
+
 def _chunked(
     x: Tensor, eigenvalues: Tensor, output_weights: Tensor, state: Tensor, lengths: Tensor | None, want_final: bool
 ) -> tuple[Tensor, Tensor | None]:
@@ -119,10 +131,9 @@ def _chunked(
     starts = _chunk_starts(state.transpose(0, 1), added, powers[:, -1].unsqueeze(1))
     # From a chunk's first state to its outputs: 2 Re c lambda^{j+1} h = 2 (Re, -Im)(c lambda^{j+1}) . (Re, Im)(h).
     out_of_state = _interleaved((2 * output_weights.unsqueeze(1) * powers[:, 1:]).conj())
-    taps = torch.matmul(_interleaved(powers[:, :-1]), _interleaved((2 * output_weights).conj().unsqueeze(1)).mT)
     before = _interleaved(torch.stack(starts[:-1], dim=2)).flatten(1, 2)
     # The interleaved pairs stand first: a complex view of their gradient needs an even offset.
-    weights = torch.cat([out_of_state.mT, _upper_toeplitz(taps.squeeze(-1))], dim=1)
+    weights = torch.cat([out_of_state.mT, _upper_toeplitz(_taps(powers, output_weights))], dim=1)
     y = torch.bmm(torch.cat([before, chunks], dim=2), weights)
     y = y.view(width, batch, -1)[..., :num_steps].permute(1, 2, 0)
     if not want_final:
@@ -138,6 +149,12 @@ def _powers(eigenvalues: Tensor, count: int) -> Tensor:
     while powers.shape[1] <= count:
         powers = torch.cat([powers, powers[:, 1:] * powers[:, -1:]], dim=1)
     return powers[:, : count + 1]
+
+
+def _taps(powers: Tensor, output_weights: Tensor) -> Tensor:
+    """What an input adds to the outputs from its own step on (D, c): 2 Re c lambda^j."""
+    weights = _interleaved((2 * output_weights).conj()).unsqueeze(-1)
+    return torch.bmm(_interleaved(powers[:, :-1]), weights).squeeze(-1)
 
 
 def _chunk_starts(state: Tensor, added: Tensor, decay: Tensor) -> list[Tensor]:
@@ -177,7 +194,7 @@ def _interleaved(complex_numbers: Tensor) -> Tensor:
 
 def _prepared(
     x: Tensor, eigenvalues: Tensor, output_weights: Tensor, initial_state: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Check shapes and bring everything to the precision of the state."""
     batch, _, width = x.shape
     if eigenvalues.dim() != 2 or eigenvalues.shape[0] != width:
@@ -186,6 +203,10 @@ def _prepared(
     check_shapes({"output_weights": (output_weights, eigenvalues.shape), "initial_state": (initial_state, state_shape)})
     dtype = torch.promote_types(x.dtype, torch.float32)
     complex_dtype = torch.promote_types(dtype, torch.complex64)
-    if initial_state is None:
-        initial_state = torch.zeros(state_shape, dtype=complex_dtype, device=x.device)
-    return x.to(dtype), *(tensor.to(complex_dtype) for tensor in (eigenvalues, output_weights, initial_state))
+    state = None if initial_state is None else initial_state.to(complex_dtype)
+    return x.to(dtype), eigenvalues.to(complex_dtype), output_weights.to(complex_dtype), state
+
+
+def _zeros(x: Tensor, eigenvalues: Tensor) -> Tensor:
+    """A state (B, D, N/2) with nothing in it."""
+    return torch.zeros(len(x), *eigenvalues.shape, dtype=eigenvalues.dtype, device=x.device)

@@ -50,6 +50,23 @@ def test_pieces_match_one_pass_in_float32_beyond_a_chunk(key):
 
 
 @every_model
+@pytest.mark.parametrize("length", [LENGTH, 70])
+def test_outputs_and_gradients_are_the_same_where_nobody_asks_for_the_state(key, length):
+    model = make(key, dtype=torch.float64)
+    ids, parameters = tokens(length=length), list(model.parameters())
+    with_state, without = (model(ids, use_cache=use_cache).logits for use_cache in (True, False))
+    close(without, with_state, 1e-11)
+    weights = torch.randn_like(with_state)
+    gradients = [
+        torch.autograd.grad((out * weights).sum(), parameters, allow_unused=True) for out in (with_state, without)
+    ]
+    for expected, gradient in zip(*gradients, strict=True):
+        assert (expected is None) == (gradient is None)
+        if expected is not None:
+            close(gradient, expected, 1e-10 * max(expected.abs().max().item(), 1))
+
+
+@every_model
 def test_a_cache_is_not_written_to_by_the_pass_that_reads_it(key):
     model = make(key)
     ids = tokens()

@@ -114,6 +114,20 @@ def test_the_final_state_can_be_left_out():
     assert torch.equal(y, diagonal_ssm(*timed, *fixed, state)[0])
 
 
+@pytest.mark.parametrize("steps", [1, 7])
+@pytest.mark.usefixtures("chunk")
+def test_without_a_state_on_either_side_values_and_gradients_equal_the_definition(steps):
+    timed, fixed, _ = problem(steps=steps)
+    tensors = [tensor.requires_grad_() for tensor in (*timed, *fixed)]
+    weights = torch.randn_like(timed[0])
+    y, _ = diagonal_ssm(*tensors, return_final_state=False)
+    expected, _ = diagonal_ssm_recurrent(*tensors)
+    checks.close(y, expected, 1e-12)
+    gradients, right = (torch.autograd.grad((out * weights).sum(), tensors) for out in (y, expected))
+    for gradient, definition in zip(gradients, right, strict=True):
+        checks.close(gradient, definition, 1e-11)
+
+
 @pytest.mark.parametrize(("index", "name"), [(1, "eigenvalues"), (2, "output_weights"), (3, "initial_state")])
 def test_a_shape_that_does_not_fit_is_named(index, name):
     timed, fixed, state = problem()
