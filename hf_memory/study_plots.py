@@ -4,6 +4,7 @@ Seeds are drawn everywhere, and so are the chance level and, where a task has th
 """
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 
@@ -149,6 +150,9 @@ def state_drawing(study: Study, group: str, results: Sequence[Result]) -> Drawin
     frontier = frontier_of(means)
     axes.step(*zip(*frontier, strict=True), where="post", color="#777777", linewidth=1, label="frontier", zorder=1)
     axes.set_xscale("log", base=2)
+    # Ticks stand at powers of two: sizes that lie between two of them would have one tick or none.
+    low, high = (math.log2(edge(size for size, *_ in points)) for edge in (min, max))
+    axes.set_xlim(2 ** (math.floor(low) - 0.1), 2 ** (math.ceil(high) + 0.1))
     draw_levels(axes, study, results, points[0][3].split)
     finish(axes, "bytes of state per sequence", metric, group or study.recipe.title)
     return Drawing(

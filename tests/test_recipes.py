@@ -68,8 +68,8 @@ def test_expectations_speak_of_axes_and_splits_that_the_cpu_run_has(path):
         ("r4_dyck_training", "cpu", 7 * 3),
         ("r5_lr_windows", "cpu", 12),
         ("r5_lr_windows", "cpu_long", 4 * 7 * 2),
-        ("r6_mqar_widths", "cpu", 16),
-        ("r6_mqar_widths", "cpu_long", 6 * 3 * 5),
+        ("r6_mqar_widths", "cpu", 8),
+        ("r6_mqar_widths", "cpu_long", 6 * 3 * 4),
     ],
 )
 def test_number_of_cells_is_the_planned_one(stem, profile, cells):
