@@ -114,16 +114,15 @@ class H3Mixer(Mixer):
     def forward(self, hidden_states, state=None, lengths=None, position_ids=None, return_state=True):
         """See :class:`hf_memory.layers.StatefulLayer`."""
         batch, time, width = hidden_states.shape
-        # Without a state on either side the operators have less to do.
-        state = state or (self.initial_state(batch) if return_state else {"keys": None, "ssm": None})
+        keys = (state or self.initial_state(batch))["keys"]
         query, key, value = self.qkv_proj(hidden_states).chunk(3, dim=-1)
-        shifted, keys = long_convolution(key, self.shift_taps, state["keys"], lengths, return_state)
+        shifted, keys = long_convolution(key, self.shift_taps, keys, lengths, return_state)
         key = shifted + self.shift_D.to(key.dtype) * key
         # (B, T, H, P, P), with the P * P products of a head beside the rows: they share its state space.
         heads = (batch, time, -1, self.config.head_dim)
         products = key.reshape(*heads, 1) * value.reshape(batch, time, -1, 1, self.config.head_dim)
         rows = products.permute(0, 3, 4, 1, 2).flatten(0, 2)
-        y, ssm = self._diagonal(rows, state["ssm"], lengths, return_state)
+        y, ssm = self._diagonal(rows, state["ssm"] if state else None, lengths, return_state)
         y = y.view(batch, *products.shape[3:], time, -1).permute(0, 3, 4, 1, 2)
         output = (query.reshape(*heads, 1) * y).sum(3).reshape(batch, time, width)
         return self.out_proj(output), {"keys": keys, "ssm": ssm} if return_state else None
@@ -133,11 +132,12 @@ class H3Mixer(Mixer):
         eigenvalues, factor = self._discrete()
         C, B = (torch.view_as_complex(tensor.to(factor.real.dtype).contiguous()) for tensor in (self.C, self.B))
         start = None if state is None else torch.view_as_complex(state.contiguous()).flatten(0, 2)
+        head_dim = self.config.head_dim
         if lengths is not None:
-            lengths = lengths.repeat_interleave(self.config.head_dim**2)
+            lengths = lengths.repeat_interleave(head_dim**2)
         y, final = diagonal_ssm(rows, eigenvalues, C * B * factor, start, lengths, return_state)
         y = y + self.D.to(y.dtype) * rows
-        return y, torch.view_as_real(final).view_as(state) if return_state else None
+        return y, torch.view_as_real(final).unflatten(0, (-1, head_dim, head_dim)) if return_state else None
 
     def transition_spectrum(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """The range of Re lambda and, where keys are shifted, 0; the same at all inputs."""
