@@ -118,26 +118,24 @@ class H3Mixer(Mixer):
         query, key, value = self.qkv_proj(hidden_states).chunk(3, dim=-1)
         shifted, keys = long_convolution(key, self.shift_taps, keys, lengths, return_state)
         key = shifted + self.shift_D.to(key.dtype) * key
-        # (B, T, H, P, P), with the P * P products of a head beside the rows: they share its state space.
-        heads = (batch, time, -1, self.config.head_dim)
-        products = key.reshape(*heads, 1) * value.reshape(batch, time, -1, 1, self.config.head_dim)
-        rows = products.permute(0, 3, 4, 1, 2).flatten(0, 2)
-        y, ssm = self._diagonal(rows, state["ssm"] if state else None, lengths, return_state)
-        y = y.view(batch, *products.shape[3:], time, -1).permute(0, 3, 4, 1, 2)
-        output = (query.reshape(*heads, 1) * y).sum(3).reshape(batch, time, width)
+        # (P, B, T, H) each, and the P * P products of a head before the rows: they share its state space as rows do.
+        query, key, value = (
+            part.unflatten(-1, (-1, self.config.head_dim)).movedim(-1, 0).contiguous() for part in (query, key, value)
+        )
+        y, ssm = self._diagonal(key.unsqueeze(1) * value, state["ssm"] if state else None, lengths, return_state)
+        output = (query.unsqueeze(1) * y).sum(0).movedim(0, -1).reshape(batch, time, width)
         return self.out_proj(output), {"keys": keys, "ssm": ssm} if return_state else None
 
-    def _diagonal(self, rows, state, lengths, return_state):
-        """The diagonal state space on rows (B * P * P, T, H)."""
+    def _diagonal(self, products, state, lengths, return_state):
+        """The diagonal state space on products (P, P, B, T, H)."""
         eigenvalues, factor = self._discrete()
         C, B = (torch.view_as_complex(tensor.to(factor.real.dtype).contiguous()) for tensor in (self.C, self.B))
-        start = None if state is None else torch.view_as_complex(state.contiguous()).flatten(0, 2)
-        head_dim = self.config.head_dim
+        start = None if state is None else torch.view_as_complex(state.contiguous()).movedim(0, 2).flatten(0, 2)
         if lengths is not None:
-            lengths = lengths.repeat_interleave(head_dim**2)
-        y, final = diagonal_ssm(rows, eigenvalues, C * B * factor, start, lengths, return_state)
-        y = y + self.D.to(y.dtype) * rows
-        return y, torch.view_as_real(final).unflatten(0, (-1, head_dim, head_dim)) if return_state else None
+            lengths = lengths.repeat(self.config.head_dim**2)
+        y, final = diagonal_ssm(products.flatten(0, 2), eigenvalues, C * B * factor, start, lengths, return_state)
+        y = y.view_as(products) + self.D.to(y.dtype) * products
+        return y, torch.view_as_real(final.unflatten(0, products.shape[:3]).movedim(2, 0)) if return_state else None
 
     def transition_spectrum(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """The range of Re lambda and, where keys are shifted, 0; the same at all inputs."""
