@@ -107,6 +107,7 @@ class BasedMixer(Mixer):
             self.config.normalizer_eps,
             None if state is None else state["memory"],
             lengths,
+            return_state,
         )
         output = output.flatten(-2)
         if self.gate_proj is not None:

@@ -24,13 +24,19 @@ def prepare_values(
     batch, time, heads, key_dim = key.shape
     state_shape = (batch, heads, key_dim, value.shape[-1] + normalize)
     check_shapes(key, value=(value, (batch, time, heads, value.shape[-1])), initial_state=(initial_state, state_shape))
+    value = value_columns(value, normalize, lengths)
+    state = value.new_zeros(state_shape) if initial_state is None else initial_state.to(value.dtype)
+    return value, state
+
+
+def value_columns(value: Tensor, normalize: bool, lengths: Tensor | None) -> Tensor:
+    """The values of :func:`prepare_values` alone."""
     value = value.to(torch.promote_types(value.dtype, torch.float32))
     if normalize:
         value = torch.cat((value, torch.ones_like(value[..., :1])), dim=-1)
     if lengths is not None:
-        value = value.masked_fill(padding_mask(lengths, time)[:, :, None, None], 0)
-    state = value.new_zeros(state_shape) if initial_state is None else initial_state.to(value.dtype)
-    return value, state
+        value = value.masked_fill(padding_mask(lengths, value.shape[1])[:, :, None, None], 0)
+    return value
 
 
 def read_out(sums: Tensor, normalize: bool, eps: float, dtype: torch.dtype) -> Tensor:

@@ -21,8 +21,10 @@ from torch import Tensor
 from hf_memory.ops._cells import without_autocast
 from hf_memory.ops._chunks import check_shapes, join_chunks, split_chunks
 from hf_memory.ops._kernels import load_kernel, resolve_backend
-from hf_memory.ops._linear_attention import combine_chunks, prepare_values, read_out
+from hf_memory.ops._linear_attention import combine_chunks, prepare_values, read_out, value_columns
 from hf_memory.ops.linear_attention import linear_attention_recurrent
+
+_CHUNK = 128
 
 
 def taylor_attention(
@@ -34,8 +36,9 @@ def taylor_attention(
     eps: float = 1e-12,
     initial_state: Tensor | None = None,
     lengths: Tensor | None = None,
+    return_final_state: bool = True,
     backend: str = "auto",
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """Attend with weights 1 + s + s^2 / 2, s = q^T k / sqrt(f), in time linear in T.
 
     Args:
@@ -47,10 +50,12 @@ def taylor_attention(
         eps: Added to that sum.
         initial_state: S_0 (B, H, K, V), or (B, H, K, V + 1) with the normaliser, K features; zeros if None.
         lengths: Steps that count in each row (B,), all if None.
+        return_final_state: Whether the state is wanted; without one on either side, a single chunk needs no features.
         backend: ``"auto"``, ``"torch"`` or ``"triton"``.
 
     Returns:
-        Outputs (B, T, H, V) in the dtype of ``value``, and the state at each row's own length, in at least float32.
+        Outputs (B, T, H, V) in the dtype of ``value``, and the state at each row's own length, in at least float32, or
+        None.
 
     Raises:
         ValueError: Shapes do not fit, or the backend is unknown.
@@ -60,8 +65,11 @@ def taylor_attention(
     chosen = resolve_backend("taylor_attention", backend, **facts)
     with without_autocast(value):
         if chosen == "triton":
-            return _taylor_attention_kernel(query, key, value, symmetric, normalize, lengths)
-        return taylor_attention_chunked(query, key, value, symmetric, normalize, eps, initial_state, lengths)
+            return _taylor_attention_kernel(query, key, value, symmetric, normalize, lengths, return_final_state)
+        if initial_state is None and not return_final_state and key.shape[1] <= _CHUNK:
+            return _one_chunk(query, key, value, normalize, eps, lengths), None
+        y, state = taylor_attention_chunked(query, key, value, symmetric, normalize, eps, initial_state, lengths)
+        return y, state if return_final_state else None
 
 
 def taylor_attention_recurrent(
@@ -89,14 +97,14 @@ def taylor_attention_chunked(
     eps: float = 1e-12,
     initial_state: Tensor | None = None,
     lengths: Tensor | None = None,
-    chunk_size: int = 128,
+    chunk_size: int = _CHUNK,
 ) -> tuple[Tensor, Tensor]:
     """Run chunks of steps as matrix products; arguments and results as in ``taylor_attention``.
 
     Args:
         chunk_size: Steps per chunk; no more than T are used.
     """
-    check_shapes(key, query=(query, tuple(key.shape)))
+    _check(query, key, value)
     batch, time = key.shape[:2]
     chunk = min(chunk_size, time)
     dtype = torch.promote_types(value.dtype, torch.float32)
@@ -104,22 +112,51 @@ def taylor_attention_chunked(
     query_features, key_features = (taylor_features(tensor, symmetric) for tensor in (query, key))
     rows = join_chunks(key_features, batch, time)
     columns, state = prepare_values(rows, value, normalize, initial_state, lengths)
-    similarity = query @ key.mT / math.sqrt(query.shape[-1])
-    weights = 1 + similarity * (1 + similarity / 2)
     columns = split_chunks(columns, chunk)
-    sums, state = combine_chunks(query_features, key_features, columns, weights, None, state)
+    sums, state = combine_chunks(query_features, key_features, columns, _weights(query, key), None, state)
     return read_out(join_chunks(sums, batch, time), normalize, eps, value.dtype), state
 
 
+def _one_chunk(
+    query: Tensor, key: Tensor, value: Tensor, normalize: bool, eps: float, lengths: Tensor | None
+) -> Tensor:
+    """Outputs of a sequence with nothing before it: the weights themselves."""
+    _check(query, key, value)
+    batch, time = key.shape[:2]
+    dtype = torch.promote_types(value.dtype, torch.float32)
+    query, key = (split_chunks(tensor.to(dtype), time) for tensor in (query, key))
+    columns = split_chunks(value_columns(value, normalize, lengths), time)
+    sums = _weights(query, key).tril() @ columns
+    return read_out(join_chunks(sums, batch, time), normalize, eps, value.dtype)
+
+
+def _weights(query: Tensor, key: Tensor) -> Tensor:
+    """1 + x + x^2 / 2 of each pair of steps (..., c, c)."""
+    similarity = query @ key.mT / math.sqrt(query.shape[-1])
+    return 1 + similarity * (1 + similarity / 2)
+
+
 def _taylor_attention_kernel(
-    query: Tensor, key: Tensor, value: Tensor, symmetric: bool, normalize: bool, lengths: Tensor | None
-) -> tuple[Tensor, Tensor]:
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    symmetric: bool,
+    normalize: bool,
+    lengths: Tensor | None,
+    return_final_state: bool,
+) -> tuple[Tensor, Tensor | None]:
     """Run the kernel of ``triton``, which returns no state: that is one product over all of time."""
-    check_shapes(key, query=(query, tuple(key.shape)))
+    _check(query, key, value)
+    output = load_kernel("taylor_attention", "triton").taylor_attention(query, key, value, normalize)
+    if not return_final_state:
+        return output, None
     features = taylor_features(key.to(torch.promote_types(value.dtype, torch.float32)), symmetric)
     columns, _ = prepare_values(features, value, normalize, None, lengths)
-    output = load_kernel("taylor_attention", "triton").taylor_attention(query, key, value, normalize)
     return output, torch.einsum("bthk,bthv->bhkv", features, columns)
+
+
+def _check(query: Tensor, key: Tensor, value: Tensor) -> None:
+    check_shapes(key, query=(query, tuple(key.shape)), value=(value, (*key.shape[:3], value.shape[-1])))
 
 
 def taylor_features(inputs: Tensor, symmetric: bool = True) -> Tensor:

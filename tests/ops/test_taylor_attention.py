@@ -65,6 +65,24 @@ def test_chunks_equal_the_definition_in_output_state_and_gradients(symmetric, no
         torch.testing.assert_close(left, right, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("lengths", [None, (9, 4), (0, 1)])
+@pytest.mark.parametrize("time", [1, 9, 150])
+def test_without_a_state_on_either_side_outputs_and_gradients_equal_the_definition(normalize, lengths, time):
+    tensors = _problem(normalize=normalize, time=time)[:3]
+    lengths = None if lengths is None else torch.tensor(lengths).clamp(max=time)
+    padding = torch.arange(time) >= (time if lengths is None else lengths[:, None])
+    results = []
+    for function, options in ((taylor_attention, {"return_final_state": False}), (taylor_attention_recurrent, {})):
+        output, final = function(*tensors, normalize=normalize, lengths=lengths, **options)
+        output = output.masked_fill(padding.expand(2, time)[:, :, None, None], 0)
+        weights = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view(output.shape)
+        results.append((output, *torch.autograd.grad((output * weights).sum(), tensors)))
+        assert (final is None) == ("return_final_state" in options)
+    for left, right in zip(*results, strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_first_and_second_derivatives_agree_with_finite_differences(symmetric):
     tensors = _problem(symmetric, batch=1, time=3, heads=1, size=2, value_dim=1)
