@@ -185,6 +185,10 @@ def test_the_taylor_attention_of_the_package_is_the_definition(symmetric, normal
 
     compare(run(taylor_attention, backend="triton"), run(taylor_attention_recurrent), inputs, lengths)
     assert CALLS == ["taylor_attention"]
+    alone, state = run(taylor_attention, backend="triton", return_final_state=False)(*inputs)
+    assert state is None
+    assert torch.equal(alone, run(taylor_attention, backend="triton")(*inputs)[0])
+    assert CALLS == ["taylor_attention"] * 3
 
 
 @pytest.mark.usefixtures("on_cpu")
