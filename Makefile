@@ -17,7 +17,7 @@ LOWEST := transformers==5.17.0 huggingface_hub==1.5.0 datasets==4.0.0 accelerate
 LOWEST_FREE := transformers huggingface_hub datasets accelerate dill multiprocess fsspec
 # Kernels, the laws of tasks, clusters and browsers do not meet those packages; everything else does.
 LOWEST_TESTS := tests --ignore=tests/ops --ignore=tests/tasks --ignore=tests/test_architecture.py \
-  --ignore=tests/test_sweep_ray.py --ignore=tests/test_browser.py
+  --ignore=tests/studies/test_ray.py --ignore=tests/reports/test_browser.py
 
 # One thread a process: tensors are small, and tests and demo run processes side by side.
 export OMP_NUM_THREADS := 1

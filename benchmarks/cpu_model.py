@@ -14,11 +14,11 @@ from transformers import PrinterCallback
 from benchmarks.common import interleaved, peak_bytes
 from benchmarks.cpu_peers import backward, mixer_keys, ours
 from benchmarks.rows import Row, Scale, compared
-from hf_memory.auto import mixer_class, mixer_config, mixer_model
 from hf_memory.data.collator import MemoryCollator
 from hf_memory.data.tensors import TensorRows
+from hf_memory.experiments.training import MemoryTrainer, model_for_task, training_arguments
+from hf_memory.mixers.auto import mixer_class, mixer_config, mixer_model
 from hf_memory.tasks import make_task
-from hf_memory.training import MemoryTrainer, model_for_task, training_arguments
 
 
 def heads(scale: Scale) -> Iterator[Row]:

@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from benchmarks.rows import Row, Scale, compared, skipped
-from hf_memory.auto import mixer_class, mixer_config, mixer_model
+from hf_memory.mixers.auto import mixer_class, mixer_config, mixer_model
 from hf_memory.ops.delta_rule import delta_rule
 from hf_memory.ops.linear_attention import linear_attention
 from hf_memory.ops.taylor_attention import taylor_attention

@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.rows import Row, Scale
-from hf_memory.cells import Cell, as_stacks
-from hf_memory.plans import make_settings, search_cells
-from hf_memory.recipes import Recipe
-from hf_memory.workers import LocalWorkers, available_cores
+from hf_memory.studies.cells import Cell, as_stacks
+from hf_memory.studies.plans import make_settings, search_cells
+from hf_memory.studies.recipes import Recipe
+from hf_memory.studies.workers import LocalWorkers, available_cores
 
 MIXERS = ("attention", "lru", "delta_net")
 BATCHES = (8, 64)

@@ -28,9 +28,9 @@ from benchmarks.common import environment, write_json
 from benchmarks.gpu_common import FULL, SMOKE, Clock, Scale, first_line, relative, timed
 from benchmarks.gpu_kernels import kernel_rows, kernel_table
 from benchmarks.gpu_replicas import replica_rows, replica_table
-from hf_memory.auto import mixer_class, mixer_config, mixer_model
 from hf_memory.mixers import MIXERS
-from hf_memory.ops._kernels import available_backends, use_backend
+from hf_memory.mixers.auto import mixer_class, mixer_config, mixer_model
+from hf_memory.ops.backends.dispatch import available_backends, use_backend
 from hf_memory.tasks import make_task
 
 OURS = ("hf_memory", "hf_memory, use_backend('triton')")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.gpu_common import Clock, Scale, first_line, relative, timed
-from hf_memory.ops._kernels import KERNELS, load_kernel
+from hf_memory.ops.backends.dispatch import KERNELS, load_kernel
 from hf_memory.ops.delta_rule import delta_rule, delta_rule_recurrent
 from hf_memory.ops.diagonal_scan import diagonal_scan, diagonal_scan_recurrent
 from hf_memory.ops.ids4 import ids4_state, ids4_state_recurrent

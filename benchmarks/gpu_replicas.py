@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from benchmarks.gpu_common import Clock, Scale, first_line, timed
-from hf_memory.auto import mixer_config, mixer_model
-from hf_memory.stacking import StackedModel
+from hf_memory.mixers.auto import mixer_config, mixer_model
+from hf_memory.studies.stacking import StackedModel
 from hf_memory.tasks import make_task
 
 LENGTH, WIDTH, ROWS = 64, 64, 64

@@ -6,7 +6,7 @@ Usage::
     python dataset_scripts/associative_recall.py --push_to_hub <namespace>/associative_recall
 """
 
-from hf_memory.editions import Edition, run_edition
+from hf_memory.hub.editions import Edition, run_edition
 
 EDITION = Edition(
     task="associative_recall",

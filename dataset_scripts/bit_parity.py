@@ -6,7 +6,7 @@ Usage::
     python dataset_scripts/bit_parity.py --push_to_hub <namespace>/bit_parity
 """
 
-from hf_memory.editions import Edition, run_edition
+from hf_memory.hub.editions import Edition, run_edition
 
 EDITION = Edition(
     task="bit_parity",

@@ -6,7 +6,7 @@ Usage::
     python dataset_scripts/copying.py --push_to_hub <namespace>/copying
 """
 
-from hf_memory.editions import Edition, run_edition
+from hf_memory.hub.editions import Edition, run_edition
 
 EDITION = Edition(
     task="copying",

@@ -8,7 +8,7 @@ Usage::
     python dataset_scripts/group_word_problem.py --push_to_hub <namespace>/group_word_problem
 """
 
-from hf_memory.editions import Edition, run_edition
+from hf_memory.hub.editions import Edition, run_edition
 
 EDITION = Edition(
     task="group_word_problem",

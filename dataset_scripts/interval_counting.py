@@ -8,7 +8,7 @@ Usage::
     python dataset_scripts/interval_counting.py --push_to_hub <namespace>/interval_counting
 """
 
-from hf_memory.editions import Edition, run_edition
+from hf_memory.hub.editions import Edition, run_edition
 
 EDITION = Edition(
     task="interval_counting",

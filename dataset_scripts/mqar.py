@@ -8,7 +8,7 @@ Usage::
     python dataset_scripts/mqar.py --push_to_hub <namespace>/mqar
 """
 
-from hf_memory.editions import Edition, run_edition
+from hf_memory.hub.editions import Edition, run_edition
 
 EDITION = Edition(
     task="mqar",

@@ -6,7 +6,7 @@ Usage::
     python dataset_scripts/selective_copying.py --push_to_hub <namespace>/selective_copying
 """
 
-from hf_memory.editions import Edition, run_edition
+from hf_memory.hub.editions import Edition, run_edition
 
 EDITION = Edition(
     task="selective_copying",

@@ -6,7 +6,7 @@ Usage::
     python dataset_scripts/string_copy.py --push_to_hub <namespace>/string_copy
 """
 
-from hf_memory.editions import Edition, run_edition
+from hf_memory.hub.editions import Edition, run_edition
 
 EDITION = Edition(
     task="string_copy",

@@ -6,7 +6,7 @@ Usage::
     python dataset_scripts/updating_mqar.py --push_to_hub <namespace>/updating_mqar
 """
 
-from hf_memory.editions import Edition, run_edition
+from hf_memory.hub.editions import Edition, run_edition
 
 EDITION = Edition(
     task="updating_mqar",

@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from hf_memory.auto import model_keys
 from hf_memory.data import MemoryCollator, TensorRows, specify
 from hf_memory.data.builder import load_dataset
-from hf_memory.evaluation import load_for_task
-from hf_memory.modeling import MemoryPreTrainedModel
-from hf_memory.training import MemoryTrainer, model_for_task, training_arguments
+from hf_memory.experiments.evaluation import load_for_task
+from hf_memory.experiments.training import MemoryTrainer, model_for_task, training_arguments
+from hf_memory.mixers.auto import model_keys
+from hf_memory.models.modeling import MemoryPreTrainedModel
 
 LENGTH = 32
 

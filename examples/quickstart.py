@@ -11,8 +11,8 @@ from transformers import AutoModelForTokenClassification, set_seed
 
 from hf_memory import MemoryLSTMConfig, MemoryLSTMForTokenClassification, MemoryTrainer, load_dataset
 from hf_memory.data import MemoryCollator, TensorRows, specify
-from hf_memory.evaluation import evaluate_lengths
-from hf_memory.training import training_arguments
+from hf_memory.experiments.evaluation import evaluate_lengths
+from hf_memory.experiments.training import training_arguments
 
 
 def main(argv: list[str] | None = None) -> None:

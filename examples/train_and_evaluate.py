@@ -11,8 +11,8 @@ Training, evaluation at every test length and the result rows work on any number
 
 from accelerate import PartialState
 
-from hf_memory.arguments import parse_arguments
-from hf_memory.cli import print_rows
+from hf_memory.cli.app import print_rows
+from hf_memory.experiments.arguments import parse_arguments
 
 
 def main(argv: list[str] | None = None) -> None:

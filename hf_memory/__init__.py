@@ -2,7 +2,7 @@
 
 Importing the package registers every config and model with the Auto classes, which needs torch and transformers.
 Names from data, training, evaluation and the Hub are loaded on first use. Without torch, ``hf_memory.tasks`` and
-``hf_memory.metrics`` still import.
+``hf_memory.experiments.metrics`` still import.
 """
 
 import importlib
@@ -13,19 +13,19 @@ __version__ = "0.1.0"
 
 _LAZY = {
     "load_dataset": "hf_memory.data.builder",
-    "MemoryTrainer": "hf_memory.training",
+    "MemoryTrainer": "hf_memory.experiments.training",
     "MemoryCollator": "hf_memory.data.collator",
-    "MemoryCache": "hf_memory.cache",
-    "MemoryConfig": "hf_memory.configuration",
-    "Mixer": "hf_memory.modeling",
+    "MemoryCache": "hf_memory.models.cache",
+    "MemoryConfig": "hf_memory.models.configuration",
+    "Mixer": "hf_memory.models.modeling",
     "MIXERS": "hf_memory.mixers",
     "TASKS": "hf_memory.tasks",
     "make_task": "hf_memory.tasks",
-    "mixer_config": "hf_memory.auto",
-    "mixer_model": "hf_memory.auto",
-    "evaluate_lengths": "hf_memory.evaluation",
-    "use_backend": "hf_memory.ops._kernels",
-    "available_backends": "hf_memory.ops._kernels",
+    "mixer_config": "hf_memory.mixers.auto",
+    "mixer_model": "hf_memory.mixers.auto",
+    "evaluate_lengths": "hf_memory.experiments.evaluation",
+    "use_backend": "hf_memory.ops.backends.dispatch",
+    "available_backends": "hf_memory.ops.backends.dispatch",
 }
 
 
@@ -34,7 +34,7 @@ def _class_modules() -> dict[str, str]:
     from hf_memory.mixers import MIXERS
 
     suffixes = ("Config", "Model", "ForCausalLM", "ForTokenClassification")
-    stems = {stem: f"hf_memory.mixers.{key}" for key, stem in MIXERS.items()} | {"Hybrid": "hf_memory.hybrid"}
+    stems = {stem: f"hf_memory.mixers.{key}" for key, stem in MIXERS.items()} | {"Hybrid": "hf_memory.mixers.hybrid"}
     return {f"Memory{stem}{suffix}": module for stem, module in stems.items() for suffix in suffixes}
 
 
@@ -51,12 +51,12 @@ def __dir__() -> list[str]:
 
 def _publish(model: Any, repo_id: str, **options: Any) -> Any:
     """What ``model.push_to_hub`` does; its needs are imported when it is called."""
-    return importlib.import_module("hf_memory.hub").push(model, repo_id, **options)
+    return importlib.import_module("hf_memory.hub.checkpoints").push(model, repo_id, **options)
 
 
 if importlib.util.find_spec("torch") is not None and importlib.util.find_spec("transformers") is not None:
-    from hf_memory.auto import register_all
-    from hf_memory.modeling import MemoryPreTrainedModel
+    from hf_memory.mixers.auto import register_all
+    from hf_memory.models.modeling import MemoryPreTrainedModel
 
     register_all()
     MemoryPreTrainedModel.publisher = staticmethod(_publish)

@@ -21,28 +21,22 @@ from hf_memory.tasks import TASKS
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE_FOLDERS = ("hf_memory", "examples", "dataset_scripts", "benchmarks")
 
-# Lowest first. A module may import from its own storey and from those below; a longer prefix wins over a shorter one,
-# and `hub` stands for `hub_results` too.
+# Lowest first. A file may import from its own folder and from those below; folders side by side do not meet.
 STOREYS = [
-    "hf_memory.storage hf_memory.ops._",
-    "hf_memory.ops",
-    "hf_memory.layers hf_memory.cache hf_memory.configuration hf_memory.padding",
-    "hf_memory.modeling",
-    "hf_memory.heads",
-    "hf_memory.mixers hf_memory.tasks",
-    "hf_memory.hybrid",
-    "hf_memory.auto hf_memory.data hf_memory.metrics",
-    "hf_memory.training hf_memory.evaluation hf_memory.provenance hf_memory.experiment hf_memory.arguments "
-    "hf_memory.results hf_memory.summary hf_memory.studies hf_memory.study hf_memory.plotting hf_memory.report "
-    "hf_memory.recipes hf_memory.expectations hf_memory.plans hf_memory.sizing hf_memory.cells hf_memory.sweep "
-    "hf_memory.workers hf_memory.judging hf_memory.outcomes hf_memory.stacking "
-    "hf_memory.mechanisms hf_memory.plot_outputs "
-    "hf_memory.hub hf_memory.model_card hf_memory.remote_code hf_memory.editions",
-    "hf_memory.cli hf_memory.demo",
+    "hf_memory.names hf_memory.storage hf_memory.ops",
+    "hf_memory.models",
+    "hf_memory.mixers | hf_memory.tasks",
+    "hf_memory.data",
+    "hf_memory.experiments",
+    "hf_memory.studies",
+    "hf_memory.reports",
+    "hf_memory.hub",
+    "hf_memory.cli",
     "hf_memory examples dataset_scripts benchmarks",
 ]
 KERNEL_PACKAGES = {"fla", "mamba_ssm", "selective_scan_cuda", "causal_conv1d", "numba", "triton"}
 ACRONYMS = {"rnn", "lstm", "gru", "nru", "qlstm", "lru", "h3", "rwkv", "s4d", "ids4", "mqar"}
+TABLE_READERS = {"auto", "hybrid"}  # which alone name mixers, through the table
 HEADS = ("Model", "ForCausalLM", "ForTokenClassification")
 DISTRIBUTIONS = {
     "yaml": "pyyaml",
@@ -97,39 +91,49 @@ def called_name(call: ast.Call) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
-def storey(module: str) -> int | None:
-    """The number of a module's storey, counted from the ground; None for a stranger."""
+def place(module: str) -> tuple[int, int] | None:
+    """Storey of a module, counted from the ground, and its room there; None for a stranger."""
     best = max(
         (
-            (len(prefix), level)
-            for level, prefixes in enumerate(STOREYS)
+            (len(prefix), level, room)
+            for level, rooms in enumerate(STOREYS)
+            for room, prefixes in enumerate(rooms.split("|"))
             for prefix in prefixes.split()
-            if module == prefix or module.startswith((prefix + ".", prefix.rstrip("_") + "_"))
+            if module == prefix or module.startswith(prefix + ".")
         ),
         default=None,
     )
-    return None if best is None or (module.startswith("hf_memory.") and best[0] == len("hf_memory")) else best[1]
+    return None if best is None or (module.startswith("hf_memory.") and best[0] == len("hf_memory")) else best[1:]
 
 
 def order_faults(files: dict[str, str]) -> list[str]:
-    """Imports that go up, and modules that no storey names."""
-    faults = [f"{module} has no storey" for module in files if storey(module) is None]
+    """Imports that go up or to the side, and modules that stand in no room."""
+    faults = [f"{module} stands in no room" for module in files if place(module) is None]
     for module, text in files.items():
         for target in imports(text, set(files)):
-            own, other = storey(module), storey(target)
-            if own is not None and other is not None and other > own:
-                faults.append(f"{module} imports {target} from above")
+            own, other = place(module), place(target)
+            if own is not None and other is not None and other != own and other[0] >= own[0]:
+                faults.append(f"{module} imports {target} from {'above' if other[0] > own[0] else 'beside'}")
     return faults
 
 
+def circle_faults(files: dict[str, str]) -> list[str]:
+    """Modules that import each other in a circle, late imports counted."""
+    arrows = {module: set(imports(text, set(files))) & set(files) - {module} for module, text in files.items()}
+    while leaves := [module for module, targets in arrows.items() if not targets & arrows.keys()]:
+        for module in leaves:
+            del arrows[module]
+    return [f"{module} is in a circle" for module in sorted(arrows)]
+
+
 def sibling_faults(files: dict[str, str]) -> list[str]:
-    """Mixers that import another mixer or the table of mixers."""
+    """Mixers that import another mixer or the table of mixers; what two share stands in a file with an underscore."""
     return [
         f"{module} imports {target}"
         for module, text in files.items()
-        if module.startswith("hf_memory.mixers.")
+        if module.startswith("hf_memory.mixers.") and module.rpartition(".")[2] not in TABLE_READERS
         for target in imports(text, set(files))
-        if target.startswith("hf_memory.mixers")
+        if target.startswith("hf_memory.mixers") and not target.startswith("hf_memory.mixers._")
     ]
 
 
@@ -169,9 +173,9 @@ def numpy_only_faults(files: dict[str, str]) -> list[str]:
     allowed = {*sys.stdlib_module_names, "numpy", "hf_memory"}
     faults = []
     for module, text in files.items():
-        if module in ("hf_memory.metrics", "hf_memory.storage") or module.startswith("hf_memory.tasks"):
+        if module in ("hf_memory.experiments.metrics", "hf_memory.storage") or module.startswith("hf_memory.tasks"):
             strangers = {target.partition(".")[0] for target in imports(text, set(files))} - allowed
-            if module == "hf_memory.metrics":
+            if module == "hf_memory.experiments.metrics":
                 strangers -= {"evaluate", "datasets"} - {target.partition(".")[0] for target in eager_imports(text)}
             faults += [f"{module} imports {name}" for name in sorted(strangers)]
     return faults
@@ -182,7 +186,7 @@ def kernel_faults(files: dict[str, str]) -> list[str]:
     return [
         f"{module} imports {target}"
         for module, text in files.items()
-        if module.startswith("hf_memory") and not module.startswith("hf_memory.ops._")
+        if module.startswith("hf_memory") and not module.startswith("hf_memory.ops.backends.")
         for target in imports(text, set(files))
         if target.partition(".")[0] in KERNEL_PACKAGES
     ]
@@ -261,37 +265,37 @@ GOOD = {
     "hf_memory.ops": "",
     "hf_memory.ops.scan": "def scan(): ...",
     "hf_memory.mixers": "MIXERS = {}",
-    "hf_memory.mixers.lru": "from hf_memory.ops.scan import scan\nfrom hf_memory.modeling import Mixer",
-    "hf_memory.modeling": "import torch\nclass Mixer: ...\nimport hf_memory.ops.scan",
+    "hf_memory.mixers.lru": "from hf_memory.ops.scan import scan\nfrom hf_memory.models.modeling import Mixer",
+    "hf_memory.models.modeling": "import torch\nclass Mixer: ...\nimport hf_memory.ops.scan",
     "hf_memory.tasks": "import importlib\nimportlib.import_module(f'hf_memory.tasks.{key}')",
     "hf_memory.tasks.dyck": "import numpy as np\nclass Dyck: ...",
-    "hf_memory.metrics": "import numpy\ndef wrap():\n    import evaluate",
-    "hf_memory.ops._scan": "importlib.import_module('numba')",
+    "hf_memory.experiments.metrics": "import numpy\ndef wrap():\n    import evaluate",
+    "hf_memory.ops.backends.scan": "importlib.import_module('numba')",
 }
 BAD = [
-    (order_faults, "hf_memory.modeling", "from hf_memory.mixers.lru import LRUMixer"),
-    (order_faults, "hf_memory.modeling", "from hf_memory import mixers"),
-    (order_faults, "hf_memory.modeling", "def late():\n    import hf_memory.tasks.dyck"),
-    (order_faults, "hf_memory.modeling", "import importlib\nimportlib.import_module(f'hf_memory.mixers.{key}')"),
-    (order_faults, "hf_memory.ops._scan", "from hf_memory.ops.scan import scan"),
+    (order_faults, "hf_memory.models.modeling", "from hf_memory.mixers.lru import LRUMixer"),
+    (order_faults, "hf_memory.models.modeling", "from hf_memory import mixers"),
+    (order_faults, "hf_memory.models.modeling", "def late():\n    import hf_memory.tasks.dyck"),
+    (order_faults, "hf_memory.models.modeling", "import importlib\nimportlib.import_module(f'hf_memory.mixers.{key}')"),
+    (order_faults, "hf_memory.tasks.dyck", "from hf_memory.mixers.lru import LRUMixer"),
     (order_faults, "hf_memory.tasks.dyck", "import hf_memory"),
     (order_faults, "hf_memory.newcomer", ""),
-    (order_faults, "hf_memory.ops._scan", "from hf_memory.hub_results import rows"),
+    (order_faults, "hf_memory.ops.backends.scan", "def late():\n    from hf_memory.hub.results import rows"),
     (sibling_faults, "hf_memory.mixers.s4d", "from hf_memory.mixers.lru import LRUMixer"),
     (sibling_faults, "hf_memory.mixers.s4d", "from hf_memory.mixers import MIXERS"),
     (facade_faults, "hf_memory.mixers.s4d", "from hf_memory.ops import chunked"),
     (facade_faults, "hf_memory.mixers.s4d", "from ..ops.scan import scan"),
     (numpy_only_faults, "hf_memory.tasks.dyck", "def late():\n    import torch"),
-    (numpy_only_faults, "hf_memory.metrics", "import evaluate"),
-    (numpy_only_faults, "hf_memory.metrics", "def late():\n    import torch"),
+    (numpy_only_faults, "hf_memory.experiments.metrics", "import evaluate"),
+    (numpy_only_faults, "hf_memory.experiments.metrics", "def late():\n    import torch"),
     (kernel_faults, "hf_memory.mixers.s4d", "def late():\n    import fla.ops"),
     (kernel_faults, "hf_memory.ops.scan", "import importlib\nimportlib.import_module('numba')"),
-    (danger_faults, "hf_memory.hub", "import pickle"),
-    (danger_faults, "hf_memory.hub", "torch.load('weights.bin')"),
-    (danger_faults, "hf_memory.hub", "eval(text)"),
-    (danger_faults, "hf_memory.hub", "datasets.load_dataset('dataset_scripts/mqar.py')"),
+    (danger_faults, "hf_memory.hub.checkpoints", "import pickle"),
+    (danger_faults, "hf_memory.hub.checkpoints", "torch.load('weights.bin')"),
+    (danger_faults, "hf_memory.hub.checkpoints", "eval(text)"),
+    (danger_faults, "hf_memory.hub.checkpoints", "datasets.load_dataset('dataset_scripts/mqar.py')"),
 ]
-RULES = [order_faults, sibling_faults, facade_faults, numpy_only_faults, kernel_faults, danger_faults]
+RULES = [order_faults, circle_faults, sibling_faults, facade_faults, numpy_only_faults, kernel_faults, danger_faults]
 GOOD_LEAF = """
 class MemoryLRUConfig(MemoryConfig): ...
 class LRUMixer(Mixer):
@@ -352,7 +356,7 @@ def test_stems_follow_the_formula():
 
 @pytest.mark.parametrize("key", [*MIXERS, "hybrid"])
 def test_names_of_a_mixer_follow_from_its_key(key):
-    module = importlib.import_module("hf_memory.hybrid" if key == "hybrid" else f"hf_memory.mixers.{key}")
+    module = importlib.import_module(f"hf_memory.mixers.{key}")
     config_class = getattr(module, f"Memory{stem(key)}Config")
     assert config_class.model_type == f"memory_{key}"
     for head in HEADS:
@@ -369,7 +373,7 @@ def test_names_of_a_task_follow_from_its_key(key):
 
 
 @pytest.mark.parametrize(
-    ("folder", "table", "others"), [("mixers", MIXERS, set()), ("tasks", TASKS, {"base", "groups"})]
+    ("folder", "table", "others"), [("mixers", MIXERS, TABLE_READERS), ("tasks", TASKS, {"base", "groups"})]
 )
 def test_every_leaf_stands_in_its_table(folder, table, others):
     files = {path.stem for path in (ROOT / "hf_memory" / folder).glob("*.py") if not path.stem.startswith("_")}

@@ -17,7 +17,7 @@ from benchmarks.gpu import correctness
 from benchmarks.gpu_common import SMOKE, relative
 from benchmarks.gpu_kernels import CASES, HEAD, passes, scan_inputs, selective_inputs
 from hf_memory.mixers import MIXERS
-from hf_memory.ops._kernels import load_kernel, resolve_backend
+from hf_memory.ops.backends.dispatch import load_kernel, resolve_backend
 from hf_memory.ops.diagonal_scan import diagonal_scan_recurrent
 from hf_memory.ops.selective_scan import selective_scan_recurrent
 

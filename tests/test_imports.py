@@ -64,7 +64,7 @@ def test_tasks_and_metrics_need_numpy_alone():
     process = run_without(
         SCIENCE,
         """
-import hf_memory.metrics, hf_memory.tasks
+import hf_memory.experiments.metrics, hf_memory.tasks
 import numpy as np
 
 task = hf_memory.tasks.make_task("bit_parity")
@@ -82,7 +82,7 @@ print(sorted(name for name in loaded - allowed if not name.startswith("_")))
 
 
 def test_models_do_not_import_without_torch():
-    process = run_without(["torch"], "import hf_memory.modeling")
+    process = run_without(["torch"], "import hf_memory.models.modeling")
     assert process.returncode == 1
     assert "ModuleNotFoundError: import of torch halted" in process.stderr
 

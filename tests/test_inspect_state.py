@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from hf_memory.experiments.training import model_for_task
 from hf_memory.tasks import make_task
-from hf_memory.training import model_for_task
 
 EXAMPLE = runpy.run_path(str(Path(__file__).resolve().parents[1] / "examples" / "inspect_state.py"))
 

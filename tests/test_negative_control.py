@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from hf_memory.metrics import evaluate_predictions
+from hf_memory.experiments.metrics import evaluate_predictions
+from hf_memory.experiments.training import model_for_task
 from hf_memory.tasks import TASKS, task_class
-from hf_memory.training import model_for_task
 
 
 def tensors(ids, labels):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_memory.auto import model_keys
+from hf_memory.mixers.auto import model_keys
 from hf_memory.tasks import TASKS
 
 ROOT = Path(__file__).parents[1]

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from hf_memory.judging import judge_study
-from hf_memory.outcomes import find_records, read_study
-from hf_memory.plans import make_settings, search_cells
-from hf_memory.recipes_yaml import load_recipe
-from hf_memory.study_tables import to_markdown, verdict_table
+from hf_memory.reports.study_tables import to_markdown, verdict_table
+from hf_memory.studies.judging import judge_study
+from hf_memory.studies.outcomes import find_records, read_study
+from hf_memory.studies.plans import make_settings, search_cells
+from hf_memory.studies.recipes_yaml import load_recipe
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "REPRODUCTION.md").read_text()

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from hf_memory.arguments import main
-from hf_memory.auto import model_keys
-from hf_memory.results import read_rows
+from hf_memory.experiments.arguments import main
+from hf_memory.experiments.results import read_rows
+from hf_memory.mixers.auto import model_keys
 
 QUIET = ["--disable_tqdm", "True", "--use_cpu", "True"]
 SHORT = ["--max_steps", "2", "--per_device_train_batch_size", "8"]

@@ -12,8 +12,8 @@ import datasets
 
 from hf_memory.data.folders import NAMESPACE, DamagedCacheError, remove_others
 from hf_memory.data.memory_builder import MemoryBuilder
+from hf_memory.names import check_names
 from hf_memory.tasks import TASKS, task_class
-from hf_memory.tasks.base import check_names
 
 
 def load_dataset(

@@ -6,7 +6,8 @@ import numpy as np
 
 from hf_memory.data.rows import RowSource
 from hf_memory.data.specification import specify
-from hf_memory.tasks.base import IGNORE_INDEX, Task, check_names
+from hf_memory.names import check_names
+from hf_memory.tasks.base import IGNORE_INDEX, Task
 
 _NAMES = ("input", "label", "score")
 

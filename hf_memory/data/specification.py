@@ -14,8 +14,9 @@ import numpy as np
 
 from hf_memory.data.splits import Role
 from hf_memory.data.values import apportion, from_json, to_json
+from hf_memory.names import check_names
 from hf_memory.tasks import task_class
-from hf_memory.tasks.base import Length, Preset, Segment, Task, check_names
+from hf_memory.tasks.base import Length, Preset, Segment, Task
 
 SIZES = {"num_train": 100_000, "num_validation": 3_000, "num_test": 3_000}
 """Rows of the training split, of the validation split and of each ``test_<length>`` split."""

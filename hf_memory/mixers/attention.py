@@ -20,10 +20,17 @@ from huggingface_hub.dataclasses import strict
 from torch import nn
 from torch.nn import functional as F
 
-from hf_memory.configuration import MemoryConfig
-from hf_memory.heads import MemoryForCausalLM, MemoryForTokenClassification
-from hf_memory.layers import ShortConvolution, State, join_state, mark_residual_output, real_token_mask, split_state
-from hf_memory.modeling import MemoryModel, Mixer
+from hf_memory.models.configuration import MemoryConfig
+from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
+from hf_memory.models.layers import (
+    ShortConvolution,
+    State,
+    join_state,
+    mark_residual_output,
+    real_token_mask,
+    split_state,
+)
+from hf_memory.models.modeling import MemoryModel, Mixer
 from hf_memory.ops.attention import alibi_slopes, attention, attention_weights, rotate
 
 
@@ -109,7 +116,7 @@ class AttentionMixer(Mixer):
         return {**kept, **join_state({"conv": conv})}
 
     def forward(self, hidden_states, state=None, lengths=None, position_ids=None, return_state=True):
-        """See :class:`hf_memory.layers.StatefulLayer`."""
+        """See :class:`hf_memory.models.layers.StatefulLayer`."""
         batch, time, width = hidden_states.shape
         if position_ids is None:
             position_ids = self._next_positions(state, batch, time, hidden_states.device)

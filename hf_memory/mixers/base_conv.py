@@ -23,10 +23,10 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import initialization as init
 
-from hf_memory.configuration import MemoryConfig
-from hf_memory.heads import MemoryForCausalLM, MemoryForTokenClassification
-from hf_memory.layers import ShortConvolution, State, join_state, split_state
-from hf_memory.modeling import MemoryModel, Mixer
+from hf_memory.models.configuration import MemoryConfig
+from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
+from hf_memory.models.layers import ShortConvolution, State, join_state, split_state
+from hf_memory.models.modeling import MemoryModel, Mixer
 from hf_memory.ops.implicit_filter import implicit_filter
 from hf_memory.ops.long_convolution import count_tokens, long_convolution
 
@@ -122,7 +122,7 @@ class BaseConvMixer(Mixer):
         return {name: leaf.masked_fill(mask.view(-1, *[1] * (leaf.dim() - 1)), 0) for name, leaf in state.items()}
 
     def forward(self, hidden_states, state=None, lengths=None, position_ids=None, return_state=True):
-        """See :class:`hf_memory.layers.StatefulLayer`. A long filter raises past ``max_position_embeddings``."""
+        """See :class:`hf_memory.models.layers.StatefulLayer`. A long filter raises past ``max_position_embeddings``."""
         if self.conv is not None:
             convolved, conv = self.conv(hidden_states, split_state(state, "conv"), lengths, None, return_state)
             new = join_state({"conv": conv})

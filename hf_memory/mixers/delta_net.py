@@ -26,9 +26,9 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hf_memory.configuration import MemoryConfig
-from hf_memory.heads import MemoryForCausalLM, MemoryForTokenClassification
-from hf_memory.layers import (
+from hf_memory.models.configuration import MemoryConfig
+from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
+from hf_memory.models.layers import (
     RMSNorm,
     ShortConvolution,
     State,
@@ -38,7 +38,7 @@ from hf_memory.layers import (
     mark_residual_output,
     split_state,
 )
-from hf_memory.modeling import MemoryModel, Mixer
+from hf_memory.models.modeling import MemoryModel, Mixer
 from hf_memory.ops.delta_rule import delta_rule
 
 
@@ -116,7 +116,7 @@ class DeltaNetMixer(Mixer):
         position_ids: Tensor | None = None,
         return_state: bool = True,
     ) -> tuple[Tensor, State | None]:
-        """See :class:`hf_memory.layers.StatefulLayer`."""
+        """See :class:`hf_memory.models.layers.StatefulLayer`."""
         (query, key, value, beta), conv_state = self._project(hidden_states, state, lengths, return_state)
         start = None if state is None else state["memory"]
         output, memory = delta_rule(query * self.head_dim**-0.5, key, value, beta, start, lengths)

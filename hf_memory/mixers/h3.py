@@ -25,10 +25,10 @@ from huggingface_hub.dataclasses import strict
 from torch import nn
 from transformers import initialization as init
 
-from hf_memory.configuration import MemoryConfig
-from hf_memory.heads import MemoryForCausalLM, MemoryForTokenClassification
-from hf_memory.layers import State, mark_residual_output
-from hf_memory.modeling import MemoryModel, Mixer
+from hf_memory.models.configuration import MemoryConfig
+from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
+from hf_memory.models.layers import State, mark_residual_output
+from hf_memory.models.modeling import MemoryModel, Mixer
 from hf_memory.ops.diagonal_ssm import diagonal_ssm, discretize
 from hf_memory.ops.long_convolution import long_convolution
 
@@ -112,7 +112,7 @@ class H3Mixer(Mixer):
         }
 
     def forward(self, hidden_states, state=None, lengths=None, position_ids=None, return_state=True):
-        """See :class:`hf_memory.layers.StatefulLayer`."""
+        """See :class:`hf_memory.models.layers.StatefulLayer`."""
         batch, time, width = hidden_states.shape
         keys = (state or self.initial_state(batch))["keys"]
         query, key, value = self.qkv_proj(hidden_states).chunk(3, dim=-1)

@@ -23,10 +23,10 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import initialization as init
 
-from hf_memory.configuration import MemoryConfig
-from hf_memory.heads import MemoryForCausalLM, MemoryForTokenClassification
-from hf_memory.layers import ShortConvolution, State, join_state, mark_residual_output, split_state
-from hf_memory.modeling import MemoryModel, Mixer
+from hf_memory.models.configuration import MemoryConfig
+from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
+from hf_memory.models.layers import ShortConvolution, State, join_state, mark_residual_output, split_state
+from hf_memory.models.modeling import MemoryModel, Mixer
 from hf_memory.ops.implicit_filter import implicit_filter
 from hf_memory.ops.long_convolution import count_tokens, long_convolution
 
@@ -121,7 +121,7 @@ class HyenaMixer(Mixer):
         return {name: leaf.masked_fill(mask.view(-1, *[1] * (leaf.dim() - 1)), 0) for name, leaf in state.items()}
 
     def forward(self, hidden_states, state=None, lengths=None, position_ids=None, return_state=True):
-        """See :class:`hf_memory.layers.StatefulLayer`. Raises a ``ValueError`` past ``max_position_embeddings``."""
+        """See :class:`hf_memory.models.layers.StatefulLayer`. A ``ValueError`` past ``max_position_embeddings``."""
         batch, time, _ = hidden_states.shape
         state = state or self.initial_state(batch)
         num_past, longest = state["history_0"].shape[1], self.config.max_position_embeddings

@@ -24,10 +24,10 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from hf_memory.configuration import MemoryConfig
-from hf_memory.heads import MemoryForCausalLM, MemoryForTokenClassification
-from hf_memory.layers import State, mark_residual_output
-from hf_memory.modeling import MemoryModel, Mixer
+from hf_memory.models.configuration import MemoryConfig
+from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
+from hf_memory.models.layers import State, mark_residual_output
+from hf_memory.models.modeling import MemoryModel, Mixer
 from hf_memory.ops.ids4 import ids4_product, ids4_spectrum, ids4_state
 
 
@@ -99,7 +99,7 @@ class IDS4Mixer(Mixer):
         position_ids: Tensor | None = None,
         return_state: bool = True,
     ) -> tuple[Tensor, State | None]:
-        """See :class:`hf_memory.layers.StatefulLayer`."""
+        """See :class:`hf_memory.models.layers.StatefulLayer`."""
         options = {"law": self.config.transition, "norm": self.config.transition_norm}
         start = None if state is None else next(iter(state.values()))
         if self.readout is None:

@@ -18,9 +18,9 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hf_memory.configuration import MemoryConfig
-from hf_memory.heads import MemoryForCausalLM, MemoryForTokenClassification
-from hf_memory.layers import (
+from hf_memory.models.configuration import MemoryConfig
+from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
+from hf_memory.models.layers import (
     ShortConvolution,
     State,
     elu_plus_one,
@@ -28,7 +28,7 @@ from hf_memory.layers import (
     mark_residual_output,
     split_state,
 )
-from hf_memory.modeling import MemoryModel, Mixer
+from hf_memory.models.modeling import MemoryModel, Mixer
 from hf_memory.ops.linear_attention import linear_attention
 
 
@@ -88,7 +88,7 @@ class LinearTransformerMixer(Mixer):
         position_ids: Tensor | None = None,
         return_state: bool = True,
     ) -> tuple[Tensor, State | None]:
-        """See :class:`hf_memory.layers.StatefulLayer`."""
+        """See :class:`hf_memory.models.layers.StatefulLayer`."""
         projected, conv_state = self.qkv_proj(hidden_states), None
         if self.conv is not None:
             projected, conv_state = self.conv(projected, split_state(state, "conv"), lengths, None, return_state)

@@ -27,10 +27,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import initialization as init
 
-from hf_memory.configuration import MemoryConfig
-from hf_memory.heads import MemoryForCausalLM, MemoryForTokenClassification
-from hf_memory.layers import State, mark_residual_output
-from hf_memory.modeling import MemoryModel, Mixer
+from hf_memory.models.configuration import MemoryConfig
+from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
+from hf_memory.models.layers import State, mark_residual_output
+from hf_memory.models.modeling import MemoryModel, Mixer
 from hf_memory.ops.diagonal_scan import diagonal_scan
 
 
@@ -113,7 +113,7 @@ class LRUMixer(Mixer):
         position_ids: Tensor | None = None,
         return_state: bool = True,
     ) -> tuple[Tensor, State | None]:
-        """See :class:`hf_memory.layers.StatefulLayer`."""
+        """See :class:`hf_memory.models.layers.StatefulLayer`."""
         dtype = hidden_states.dtype
         decay = self._eigenvalues()
         start = None if state is None else torch.complex(state["real"], state["imag"])

@@ -19,10 +19,10 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from hf_memory.configuration import MemoryConfig
-from hf_memory.heads import MemoryForCausalLM, MemoryForTokenClassification
-from hf_memory.layers import State, mark_residual_output
-from hf_memory.modeling import MemoryModel, Mixer
+from hf_memory.models.configuration import MemoryConfig
+from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
+from hf_memory.models.layers import State, mark_residual_output
+from hf_memory.models.modeling import MemoryModel, Mixer
 from hf_memory.ops.lstm import lstm, lstm_spectrum
 
 
@@ -83,7 +83,7 @@ class LSTMMixer(Mixer):
         position_ids: Tensor | None = None,
         return_state: bool = True,
     ) -> tuple[Tensor, State | None]:
-        """See :class:`hf_memory.layers.StatefulLayer`."""
+        """See :class:`hf_memory.models.layers.StatefulLayer`."""
         start = None if state is None else (state["hidden"], state["cell"])
         # Without a state to return, padding may run on: outputs before it are the same.
         output, (hidden, cell) = lstm(hidden_states, *self._weights(), start, lengths if return_state else None)

@@ -26,10 +26,10 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import initialization as init
 
-from hf_memory.configuration import MemoryConfig
-from hf_memory.heads import MemoryForCausalLM, MemoryForTokenClassification
-from hf_memory.layers import RMSNorm, ShortConvolution, State, join_state, mark_residual_output, split_state
-from hf_memory.modeling import MemoryModel, Mixer
+from hf_memory.models.configuration import MemoryConfig
+from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
+from hf_memory.models.layers import RMSNorm, ShortConvolution, State, join_state, mark_residual_output, split_state
+from hf_memory.models.modeling import MemoryModel, Mixer
 from hf_memory.ops.selective_scan import selective_scan
 
 
@@ -119,7 +119,7 @@ class MambaMixer(Mixer):
         return {**join_state({"conv": conv}), "ssm": self.state_tensor(batch_size, *self.A_log.shape)}
 
     def forward(self, hidden_states, state=None, lengths=None, position_ids=None, return_state=True):
-        """See :class:`hf_memory.layers.StatefulLayer`."""
+        """See :class:`hf_memory.models.layers.StatefulLayer`."""
         x, z, conv_state = self._convolved(hidden_states, state, lengths, return_state)
         r, B, C = self.x_proj(x).split([self.rank, self.config.state_size, self.config.state_size], dim=-1)
         y, ssm = selective_scan(

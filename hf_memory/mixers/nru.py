@@ -23,10 +23,10 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from hf_memory.configuration import MemoryConfig
-from hf_memory.heads import MemoryForCausalLM, MemoryForTokenClassification
-from hf_memory.layers import State
-from hf_memory.modeling import MemoryModel, Mixer
+from hf_memory.models.configuration import MemoryConfig
+from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
+from hf_memory.models.layers import State
+from hf_memory.models.modeling import MemoryModel, Mixer
 from hf_memory.ops.nru import nru, nru_spectrum
 
 
@@ -117,7 +117,7 @@ class NRUMixer(Mixer):
         position_ids: Tensor | None = None,
         return_state: bool = True,
     ) -> tuple[Tensor, State | None]:
-        """See :class:`hf_memory.layers.StatefulLayer`."""
+        """See :class:`hf_memory.models.layers.StatefulLayer`."""
         start = None if state is None else (state["hidden"], state["memory"])
         output, (hidden, memory) = nru(
             hidden_states, *self._weights(), initial_state=start, lengths=lengths, **self._options()

@@ -18,10 +18,10 @@ import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 
-from hf_memory.configuration import MemoryConfig
-from hf_memory.heads import MemoryForCausalLM, MemoryForTokenClassification
-from hf_memory.layers import State, mark_residual_output
-from hf_memory.modeling import MemoryModel, Mixer
+from hf_memory.models.configuration import MemoryConfig
+from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
+from hf_memory.models.layers import State, mark_residual_output
+from hf_memory.models.modeling import MemoryModel, Mixer
 from hf_memory.ops.diagonal_scan import diagonal_scan
 
 
@@ -66,7 +66,7 @@ class QLSTMMixer(Mixer):
         position_ids: Tensor | None = None,
         return_state: bool = True,
     ) -> tuple[Tensor, State | None]:
-        """See :class:`hf_memory.layers.StatefulLayer`."""
+        """See :class:`hf_memory.models.layers.StatefulLayer`."""
         forget, write, value, output = self.in_proj(hidden_states).chunk(4, dim=-1)
         start = None if state is None else state["cell"]
         written = write.sigmoid() * value.tanh()

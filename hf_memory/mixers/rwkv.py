@@ -24,10 +24,10 @@ from huggingface_hub.dataclasses import strict
 from torch import nn
 from transformers import initialization as init
 
-from hf_memory.configuration import MemoryConfig
-from hf_memory.heads import MemoryForCausalLM, MemoryForTokenClassification
-from hf_memory.layers import State, StatefulLayer, last_columns, mark_residual_output
-from hf_memory.modeling import MemoryModel, Mixer
+from hf_memory.models.configuration import MemoryConfig
+from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
+from hf_memory.models.layers import State, StatefulLayer, last_columns, mark_residual_output
+from hf_memory.models.modeling import MemoryModel, Mixer
 from hf_memory.ops.wkv import NO_EXPONENT, wkv
 
 
@@ -85,7 +85,7 @@ class RWKVMixer(Mixer):
         return {"shift": self.state_tensor(batch_size, 1, width), "wkv": sums}
 
     def forward(self, hidden_states, state=None, lengths=None, position_ids=None, return_state=True):
-        """See :class:`hf_memory.layers.StatefulLayer`."""
+        """See :class:`hf_memory.models.layers.StatefulLayer`."""
         state = state or self.initial_state(hidden_states.shape[0])
         before, shift = _shifted(hidden_states, state["shift"], lengths)
         key, value, receptance = (
@@ -145,7 +145,7 @@ class RWKVChannelMix(StatefulLayer):
         return {"shift": self.state_tensor(batch_size, 1, self.config.hidden_size)}
 
     def forward(self, hidden_states, state=None, lengths=None, position_ids=None, return_state=True):
-        """See :class:`hf_memory.layers.StatefulLayer`."""
+        """See :class:`hf_memory.models.layers.StatefulLayer`."""
         state = state or self.initial_state(hidden_states.shape[0])
         before, shift = _shifted(hidden_states, state["shift"], lengths)
         key = self.key(_mixed(hidden_states, before, self.mix_key))

@@ -24,10 +24,10 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import initialization as init
 
-from hf_memory.configuration import MemoryConfig
-from hf_memory.heads import MemoryForCausalLM, MemoryForTokenClassification
-from hf_memory.layers import State, mark_residual_output
-from hf_memory.modeling import MemoryModel, Mixer
+from hf_memory.models.configuration import MemoryConfig
+from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
+from hf_memory.models.layers import State, mark_residual_output
+from hf_memory.models.modeling import MemoryModel, Mixer
 from hf_memory.ops.diagonal_ssm import diagonal_ssm, discretize
 
 
@@ -94,7 +94,7 @@ class S4DMixer(Mixer):
         return {"ssm": self.state_tensor(batch_size, *self.C.shape)}
 
     def forward(self, hidden_states, state=None, lengths=None, position_ids=None, return_state=True):
-        """See :class:`hf_memory.layers.StatefulLayer`."""
+        """See :class:`hf_memory.models.layers.StatefulLayer`."""
         eigenvalues, factor = self._discrete()
         weights = torch.view_as_complex(self.C.to(factor.real.dtype).contiguous()) * factor
         start = None if state is None else torch.view_as_complex(state["ssm"].contiguous())

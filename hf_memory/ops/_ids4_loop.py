@@ -20,7 +20,7 @@ from torch.func import vjp
 from torch.nn import functional as F
 
 from hf_memory.ops._cells import Folded, fold_replicas, unfold_replicas
-from hf_memory.ops._kernels import load_kernel
+from hf_memory.ops.backends.dispatch import load_kernel
 
 Law = Literal["residual", "gelu"]
 Norm = Literal["row", "none"]

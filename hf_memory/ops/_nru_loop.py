@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hf_memory.ops._cells import Folded, fold_replicas, replica_rows, unfold_replicas, weight_gradient
-from hf_memory.ops._kernels import load_kernel
+from hf_memory.ops.backends.dispatch import load_kernel
 
 NORM_FLOOR = 1e-6
 """Smallest 5-norm that a direction is divided by: gradients of a vanishing direction stay bounded."""

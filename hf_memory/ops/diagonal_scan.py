@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from hf_memory.ops._kernels import load_kernel, resolve_backend
+from hf_memory.ops.backends.dispatch import load_kernel, resolve_backend
 
 
 def diagonal_scan(

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hf_memory.ops._kernels import resolve_backend
 from hf_memory.ops._shapes import check_shapes
+from hf_memory.ops.backends.dispatch import resolve_backend
 
 _CHUNK = 32
 
@@ -42,7 +42,7 @@ def diagonal_ssm(
         initial_state: State before the first step (B, D, N/2), complex; zeros if None.
         lengths: Real steps in each row (B,), int64; None where all T are real.
         return_final_state: Whether the final state is wanted.
-        backend: ``"auto"`` or a name of :mod:`hf_memory.ops._kernels`.
+        backend: ``"auto"`` or a name of :mod:`hf_memory.ops.backends.dispatch`.
 
     Returns:
         Outputs (B, T, D) in the dtype of ``x``, and the state (B, D, N/2) after each row's last real step, complex with

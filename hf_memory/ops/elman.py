@@ -19,7 +19,7 @@ from hf_memory.ops._cells import (
     without_autocast,
     zero_state,
 )
-from hf_memory.ops._kernels import in_function_transform, resolve_backend
+from hf_memory.ops.backends.dispatch import in_function_transform, resolve_backend
 
 Nonlinearity = Literal["tanh", "relu"]
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hf_memory.ops._cells import real_part_range, state_dtype, without_autocast, zero_state
 from hf_memory.ops._ids4_loop import IDS4Loop, Law, Norm, transitions
-from hf_memory.ops._kernels import resolve_backend
+from hf_memory.ops.backends.dispatch import resolve_backend
 
 
 def ids4_state_recurrent(

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from hf_memory.ops._cells import without_autocast
 from hf_memory.ops._chunks import check_shapes, join_chunks, padding_mask, split_chunks
-from hf_memory.ops._kernels import load_kernel, resolve_backend
 from hf_memory.ops._linear_attention import combine_chunks, prepare_values, read_out
+from hf_memory.ops.backends.dispatch import load_kernel, resolve_backend
 
 
 def linear_attention(

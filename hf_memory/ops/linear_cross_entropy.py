@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hf_memory.ops._kernels import in_function_transform
+from hf_memory.ops.backends.dispatch import in_function_transform
 
 CACHED = 2**18
 """Scores that stay in the cache of a core: 1 MiB in float32."""

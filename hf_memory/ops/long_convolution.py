@@ -12,7 +12,7 @@ their last real token; where a row has fewer tokens than the state has columns, 
 import torch
 from torch import Tensor
 
-from hf_memory.ops._kernels import resolve_backend
+from hf_memory.ops.backends.dispatch import resolve_backend
 
 
 def long_convolution(
@@ -34,7 +34,7 @@ def long_convolution(
         return_final_state: Whether the history is wanted.
         max_history: Columns that the history may grow to; W - 1 if None. A filter of which only the first taps are
             given, as many as there are columns now, needs more.
-        backend: ``"auto"`` or a name of :mod:`hf_memory.ops._kernels`.
+        backend: ``"auto"`` or a name of :mod:`hf_memory.ops.backends.dispatch`.
 
     Returns:
         Outputs (B, T, D) in the dtype of ``x``, and the history (B, min(S + T, max_history), D) after each row's last

@@ -20,7 +20,7 @@ from hf_memory.ops._cells import (
     without_autocast,
     zero_state,
 )
-from hf_memory.ops._kernels import in_function_transform, resolve_backend
+from hf_memory.ops.backends.dispatch import in_function_transform, resolve_backend
 
 # Added to a pre-activation it makes a sigmoid exactly 0 or 1, also where TF32 or bfloat16 rounds.
 _SATURATED = 1e6

@@ -24,8 +24,8 @@ from torch.func import jacrev, vmap
 from torch.nn import functional as F
 
 from hf_memory.ops._cells import last_step, real_part_range, state_dtype, without_autocast, zero_state
-from hf_memory.ops._kernels import resolve_backend
 from hf_memory.ops._nru_loop import LAYER_NORM_EPS, NORM_FLOOR, NRULoop
+from hf_memory.ops.backends.dispatch import resolve_backend
 
 NRUState = tuple[Tensor, Tensor]
 """The hidden state h (B, D) and the memory m (B, M)."""

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from hf_memory.ops._kernels import load_kernel, resolve_backend
 from hf_memory.ops._replicas import fold_into_batch
 from hf_memory.ops._shapes import check_shapes
+from hf_memory.ops.backends.dispatch import load_kernel, resolve_backend
 
 # Numbers of one block's (time, B, N, D) table: small enough for the cache of a core, large enough that a block's
 # elementwise kernels outweigh their launch. Blocks are never shorter than _BLOCK_STEPS, as one state is kept for each.
@@ -52,7 +52,7 @@ def selective_scan(
         lengths: Real steps in each row (B,), int64; None where all T are real.
         negative_eigenvalues: Take a = 2 exp(dt A) - 1 in place of exp(dt A).
         return_final_state: Whether the state is wanted.
-        backend: ``"auto"`` or a name of :mod:`hf_memory.ops._kernels`.
+        backend: ``"auto"`` or a name of :mod:`hf_memory.ops.backends.dispatch`.
 
     Returns:
         Outputs (B, T, D) in the dtype of ``x``, and the state after each row's last real step (B, D, N), in at least

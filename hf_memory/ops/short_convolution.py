@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hf_memory.ops._kernels import load_kernel, resolve_backend
+from hf_memory.ops.backends.dispatch import load_kernel, resolve_backend
 
 ACTIVATIONS = (None, "silu")
 

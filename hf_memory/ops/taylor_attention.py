@@ -20,8 +20,8 @@ from torch import Tensor
 
 from hf_memory.ops._cells import without_autocast
 from hf_memory.ops._chunks import check_shapes, join_chunks, split_chunks
-from hf_memory.ops._kernels import load_kernel, resolve_backend
 from hf_memory.ops._linear_attention import combine_chunks, prepare_values, read_out, value_columns
+from hf_memory.ops.backends.dispatch import load_kernel, resolve_backend
 from hf_memory.ops.linear_attention import linear_attention_recurrent
 
 _CHUNK = 128

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from hf_memory.ops._kernels import load_kernel, resolve_backend
 from hf_memory.ops._replicas import fold_into_batch
 from hf_memory.ops._shapes import check_shapes
+from hf_memory.ops.backends.dispatch import load_kernel, resolve_backend
 
 NO_EXPONENT = -1e38
 """The exponent m of an empty sum."""
@@ -47,7 +47,7 @@ def wkv(
         bonus: u (D,).
         initial_state: Numerator a, denominator b and exponent m (B, 3, D); that of an empty past if None.
         lengths: Real steps in each row (B,), int64; None where all T are real.
-        backend: ``"auto"`` or a name of :mod:`hf_memory.ops._kernels`.
+        backend: ``"auto"`` or a name of :mod:`hf_memory.ops.backends.dispatch`.
 
     Returns:
         Averages (B, T, D) in the dtype of ``value``, and the state (B, 3, D) after each row's last real step, in at

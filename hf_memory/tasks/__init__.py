@@ -5,7 +5,8 @@ A task is one file here and one line in :data:`TASKS`; datasets, cards, metrics 
 
 import importlib
 
-from hf_memory.tasks.base import IGNORE_INDEX, Preset, Segment, Task, check_names
+from hf_memory.names import check_names
+from hf_memory.tasks.base import IGNORE_INDEX, Preset, Segment, Task
 
 TASKS: dict[str, str] = {
     "associative_recall": "AssociativeRecall",

@@ -6,12 +6,12 @@ A task is the law alone. Which lengths, how many rows and which seed are decided
 
 import abc
 import dataclasses
-import difflib
-import typing
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+
+from hf_memory.names import check_names
 
 IGNORE_INDEX = -100
 """Label of a position that is not supervised, in integer and in floating point label columns alike."""
@@ -155,13 +155,3 @@ class Task(abc.ABC):
     def knobs(self) -> dict[str, Any]:
         """The knobs as a dictionary of JSON values."""
         return {name: getattr(self, name) for name in self.knob_names()}
-
-
-def check_names(given: typing.Iterable[str], known: typing.Iterable[str], kind: str) -> None:
-    """Raise a ``ValueError`` for the first name in ``given`` that is not in ``known``, suggesting the nearest."""
-    known = tuple(known)
-    for name in given:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"unknown {kind}: {name!r}{hint} (known: {', '.join(map(repr, known))})")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hf_memory.auto import mixer_config, mixer_model, model_keys
+from hf_memory.mixers.auto import mixer_config, mixer_model, model_keys
 
 VOCAB, WIDTH, LENGTH = 11, 16, 12
 

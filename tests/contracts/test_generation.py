@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers.generation import utils as generation_utils
 
-from hf_memory.cache import MemoryCache
+from hf_memory.models.cache import MemoryCache
 from tests.contracts.models import close, every_model, make, tokens
 
 

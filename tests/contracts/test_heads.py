@@ -7,7 +7,7 @@ from torch.utils.data import Dataset
 from transformers import Trainer
 
 from hf_memory.data.collator import MemoryCollator
-from hf_memory.training import MemoryTrainer, training_arguments
+from hf_memory.experiments.training import MemoryTrainer, training_arguments
 from tests.contracts.models import close, every_model, make, tokens
 
 

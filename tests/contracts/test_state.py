@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hf_memory.auto import mixer_config, mixer_model
+from hf_memory.mixers.auto import mixer_config, mixer_model
 from tests.contracts.models import LENGTH, close, close_states, every_model, make, tokens, tolerance
 
 PARTS = {"plain": {}, "conv and mlp": {"block_conv_kernel": 3, "intermediate_size": 24}}

@@ -8,8 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from hf_memory.data.collator import MemoryCollator
+from hf_memory.experiments.training import MemoryTrainer, metrics_for_task, model_for_task, training_arguments
 from hf_memory.tasks import make_task
-from hf_memory.training import MemoryTrainer, metrics_for_task, model_for_task, training_arguments
 from tests.contracts.models import make
 from tests.contracts.test_heads import Rows, train
 

@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForTokenClassification
 
-from hf_memory.auto import config_class, mixer_config, model_class, model_keys, register_all
-from hf_memory.layers import StatefulLayer
+from hf_memory.mixers.auto import config_class, mixer_config, model_class, model_keys, register_all
+from hf_memory.models.layers import StatefulLayer
 from tests.contracts.models import close, every_model, make, tokens
 
 AUTO = {

@@ -10,7 +10,7 @@ import datasets
 import pytest
 
 from hf_memory.data.builder import build, load_dataset
-from hf_memory.data.export import config_names, export
+from hf_memory.data.parquet import config_names, export
 from hf_memory.data.specification import specify
 from hf_memory.tasks import TASKS, task_class
 

@@ -11,10 +11,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from hf_memory.auto import mixer_config, mixer_model
-from hf_memory.hybrid import MemoryHybridConfig
 from hf_memory.mixers import MIXERS
-from hf_memory.modeling import MemoryBlock
+from hf_memory.mixers.auto import mixer_config, mixer_model
+from hf_memory.mixers.hybrid import MemoryHybridConfig
+from hf_memory.models.modeling import MemoryBlock
 from tests.distributed.launching import leave
 
 ROWS, LENGTH, STEPS = 8, 9, 3

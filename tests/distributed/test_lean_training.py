@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from hf_memory.data.collator import MemoryCollator
 from hf_memory.tasks import make_task
-from hf_memory.training import MemoryTrainer, metrics_for_task, model_for_task, training_arguments
+from hf_memory.experiments.training import MemoryTrainer, metrics_for_task, model_for_task, training_arguments
 
 assert not any(importlib.util.find_spec(name) for name in ABSENT)
 task = make_task(KEY)

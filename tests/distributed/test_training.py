@@ -6,10 +6,10 @@ import pytest
 import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 
-from hf_memory.auto import mixer_config, mixer_model
 from hf_memory.data.builder import load_dataset
-from hf_memory.evaluation import evaluate_lengths, load_for_task
-from hf_memory.results import read_rows
+from hf_memory.experiments.evaluation import evaluate_lengths, load_for_task
+from hf_memory.experiments.results import read_rows
+from hf_memory.mixers.auto import mixer_config, mixer_model
 from tests.distributed.launching import CONFIGS, launch
 from tests.distributed.training_ranks import STEPS, experiment, run
 

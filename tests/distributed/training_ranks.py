@@ -14,7 +14,7 @@ from accelerate.utils import gather_object
 from transformers import TrainerCallback
 
 from hf_memory.data.specification import specify
-from hf_memory.experiment import Experiment
+from hf_memory.experiments.run import Experiment
 from hf_memory.storage import encode
 from tests.distributed.launching import leave
 

@@ -40,7 +40,7 @@ def publish() -> dict[str, Any]:
 
 
 def command(line: str) -> None:
-    from hf_memory.cli import app
+    from hf_memory.cli.app import app
 
     app(line.split(), standalone_mode=False)
 
@@ -68,7 +68,7 @@ def push_a_run_and_update_its_card() -> dict[str, Any]:
     from huggingface_hub import HfApi
 
     from hf_memory.data.specification import specify
-    from hf_memory.experiment import Experiment
+    from hf_memory.experiments.run import Experiment
 
     data = {"num_train": 40, "num_validation": 8, "num_test": 8, "test_lengths": [32, 48]}
     run = Experiment(specify("bit_parity", **data), "lru", {"hidden_size": 8}, {"max_steps": 2, **QUIET}, arm="lru")
@@ -94,7 +94,7 @@ def push_other_weights_to_a_branch() -> dict[str, Any]:
 
     import hf_memory
     from hf_memory.data.specification import specify
-    from hf_memory.training import model_for_task
+    from hf_memory.experiments.training import model_for_task
 
     torch.manual_seed(1)
     other = model_for_task("lru", specify("bit_parity").task, hidden_size=8)
@@ -117,7 +117,7 @@ def push_while_training() -> dict[str, Any]:
     from hf_memory.data.specification import specify
     from hf_memory.data.tensors import TensorRows
     from hf_memory.data.tokenizers import task_tokenizer
-    from hf_memory.training import MemoryTrainer, model_for_task, training_arguments
+    from hf_memory.experiments.training import MemoryTrainer, model_for_task, training_arguments
 
     task = specify("dyck").task
     rows = load_dataset("hf_memory/dyck", num_train=40, num_validation=8, num_test=8, test_lengths=[])
@@ -149,13 +149,13 @@ def push_datasets() -> dict[str, Any]:
 
 
 def push_results_and_evaluate() -> dict[str, Any]:
-    from hf_memory.hub_datasets import load_results
-    from hf_memory.results import read_rows
+    from hf_memory.experiments.results import read_rows
+    from hf_memory.hub.datasets import load_results, recover_results
 
     command("push results --repo-id ns/results")
     command(f"evaluate me/lru --task bit_parity {SMALL} --data test_lengths=[32] --results evaluated")
     rows = {name: [[row.split, row.value()] for row in read_rows(name)] for name in ("results", "evaluated")}
-    same = load_results("ns/results") == read_rows("ns/results", revision="main") == read_rows("results")
+    same = load_results("ns/results") == recover_results("ns/results", revision="main")[0] == read_rows("results")
     command("report ns/results --out published --revision main")
     return {"equal": same, "rows": rows}
 
@@ -165,8 +165,8 @@ def push_through_interruptions() -> dict[str, Any]:
     from huggingface_hub import HfApi
 
     from hf_memory.data.specification import specify
-    from hf_memory.hub import push
-    from hf_memory.training import model_for_task
+    from hf_memory.experiments.training import model_for_task
+    from hf_memory.hub.checkpoints import push
 
     model = model_for_task("lstm", specify("bit_parity").task, hidden_size=64)
     fault = {"status": "drop", "times": 1}

@@ -14,8 +14,8 @@ def refuse() -> dict[str, Any]:
     import torch
 
     from hf_memory.data.specification import specify
-    from hf_memory.hub import push
-    from hf_memory.training import model_for_task
+    from hf_memory.experiments.training import model_for_task
+    from hf_memory.hub.checkpoints import push
 
     torch.set_num_threads(1)
     model = model_for_task("gru", specify("bit_parity").task, hidden_size=8)
@@ -64,7 +64,7 @@ def make_bad_checkpoints() -> None:
 
 def checkpoint_messages() -> dict[str, str]:
     """Checkpoints that are refused before the Hub is asked for anything."""
-    from hf_memory.hub import push
+    from hf_memory.hub.checkpoints import push
 
     control([])
     names = ("unknown", "missing", "excess", "no_head", "pickle", "nothing", "no_class", "nowhere")
@@ -78,8 +78,8 @@ def hub_messages() -> dict[str, str]:
     """What the Hub refuses."""
     from huggingface_hub import HfApi
 
-    from hf_memory.hub import push
-    from hf_memory.hub_datasets import push_dataset, push_results
+    from hf_memory.hub.checkpoints import push
+    from hf_memory.hub.datasets import push_dataset, push_results
 
     found = {name: message(lambda token=token: push("good", "me/bad", token=token)) for name, token in
              {"no_token": False, "reader": "hf_reader", "bad_token": "hf_bad"}.items()}  # fmt: skip
@@ -105,8 +105,8 @@ def loading_messages() -> dict[str, str]:
     from huggingface_hub import HfApi
 
     from hf_memory import MemoryGRUForTokenClassification
-    from hf_memory.hub_client import local_checkpoint
-    from hf_memory.hub_datasets import load_results
+    from hf_memory.hub.client import local_checkpoint
+    from hf_memory.hub.datasets import load_results
 
     HfApi().create_repo("me/broken")
     HfApi().upload_folder(repo_id="me/broken", folder_path="missing")

@@ -9,12 +9,15 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-from hf_memory.arguments import parse_arguments
 from hf_memory.data.benchmark import benchmark_yaml
 from hf_memory.data.specification import specify
-from hf_memory.experiment import Experiment
-from hf_memory.hub import save_for_hub
-from hf_memory.hub_results import (
+from hf_memory.experiments.arguments import parse_arguments
+from hf_memory.experiments.metrics import MetricValue
+from hf_memory.experiments.results import Row
+from hf_memory.experiments.run import Experiment
+from hf_memory.hub.checkpoints import save_for_hub
+from hf_memory.hub.model_card import BEGIN, END, merge_card, merge_text, model_card, split_card
+from hf_memory.hub.results import (
     eval_results_yaml,
     preset_of,
     rows_from_table,
@@ -22,9 +25,6 @@ from hf_memory.hub_results import (
     rows_table,
     training_command,
 )
-from hf_memory.metrics import MetricValue
-from hf_memory.model_card import BEGIN, END, merge_card, merge_text, model_card, split_card
-from hf_memory.results import Row
 from tests.contracts.models import make
 
 WEIGHTS = "ab" * 32

@@ -40,8 +40,9 @@ def test_a_checkpoint_carries_weights_settings_tokenizer_code_card_and_figure(
     assert set(files(hub, "model", "me/lru", published["first"])) == {
         *(".gitattributes", "README.md", "config.json", "model.safetensors", "training_args.json"),
         *("hf_memory_run.json", "tokenizer.json", "tokenizer_config.json"),
-        *("cache.py", "configuration.py", "heads.py", "layers.py", "mixers_lru.py", "modeling.py", "padding.py"),
-        *("ops__kernels.py", "ops_diagonal_scan.py", "ops_linear_cross_entropy.py", "ops_short_convolution.py"),
+        *("models_cache.py", "models_configuration.py", "models_heads.py", "models_layers.py", "models_modeling.py"),
+        *("models_padding.py", "mixers_lru.py", "ops_backends_dispatch.py", "ops_diagonal_scan.py"),
+        *("ops_linear_cross_entropy.py", "ops_short_convolution.py"),
         "figures/hf_memory/bit_parity_at_32_token_accuracy.png",
     }
     assert published["untouched"]
@@ -169,4 +170,4 @@ def test_a_pipeline_reads_brackets(loaded: dict) -> None:
 def test_a_clean_process_generates_and_pushes_with_the_code(hub: tuple[str, Hub], loaded: dict) -> None:
     assert loaded["generated"] == [1, 5]
     assert loaded["again"]
-    assert {"mixers_based.py", "modeling.py"} <= set(files(hub, "model", "me/again"))
+    assert {"mixers_based.py", "models_modeling.py"} <= set(files(hub, "model", "me/again"))

@@ -12,7 +12,7 @@ README = ROOT / "README.md"
 COMMANDS = """
 import shlex
 import torch
-from hf_memory.cli import app
+from hf_memory.cli.app import app
 torch.set_num_threads(1)
 for line in {lines!r}:
     words = shlex.split(line)

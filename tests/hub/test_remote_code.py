@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from hf_memory.auto import mixer_config, mixer_model, model_keys
-from hf_memory.remote_code import REQUIREMENTS, collect, export_remote_code, flat_name, replace_value, rewrite
+from hf_memory.hub.remote_code import REQUIREMENTS, collect, export_remote_code, flat_name, replace_value, rewrite
+from hf_memory.mixers.auto import mixer_config, mixer_model, model_keys
 from tests.contracts.models import VOCAB, make, tokens
 from tests.hub.clients import environment, run
 
@@ -99,11 +99,13 @@ def test_private_helpers_are_exported_where_they_are_needed_and_kernels_never(tm
     export_remote_code(make("lru"), tmp_path)
     names = {path.name for path in tmp_path.glob("*.py")}
     assert names == {
-        *("cache.py", "configuration.py", "heads.py", "layers.py", "mixers_lru.py", "modeling.py", "padding.py"),
-        *("ops__kernels.py", "ops_diagonal_scan.py", "ops_linear_cross_entropy.py", "ops_short_convolution.py"),
+        *("models_cache.py", "models_configuration.py", "models_heads.py", "models_layers.py", "models_modeling.py"),
+        *("models_padding.py", "mixers_lru.py", "ops_backends_dispatch.py", "ops_diagonal_scan.py"),
+        *("ops_linear_cross_entropy.py", "ops_short_convolution.py"),
     }
     namespace: dict = {}
-    table = next(line for line in (tmp_path / "ops__kernels.py").read_text().splitlines() if line.startswith("KERNELS"))
+    lines = (tmp_path / "ops_backends_dispatch.py").read_text().splitlines()
+    table = next(line for line in lines if line.startswith("KERNELS"))
     exec(table, namespace)  # noqa: S102
     assert namespace["KERNELS"] == {}
     assert "hf_memory.ops._ids4_loop" in collect(["hf_memory.mixers.ids4"])
@@ -113,7 +115,9 @@ def test_a_hybrid_carries_the_mixers_of_its_layers_and_no_others(tmp_path: Path)
     layers = ["gru", {"mixer": "attention", "num_heads": 2}, "gru"]
     model = mixer_model(mixer_config("hybrid", vocab_size=VOCAB, hidden_size=16, layers=layers))
     export_remote_code(model, tmp_path)
-    assert sorted(path.stem for path in tmp_path.glob("mixers*")) == ["mixers", "mixers_attention", "mixers_gru"]
+    assert sorted(path.stem for path in tmp_path.glob("mixers*")) == [
+        *("mixers", "mixers_attention", "mixers_gru", "mixers_hybrid")
+    ]
     assert "MIXERS: dict[str, str] = {'attention': 'Attention', 'gru': 'GRU'}" in (tmp_path / "mixers.py").read_text()
 
 
@@ -136,17 +140,17 @@ def test_rewriting_keeps_every_other_character() -> None:
     text = (
         '"""Uses α; from hf_memory.ops.gru import gru stays."""\n'
         "from hf_memory.ops.gru import (  # why\n    gru,\n    gru_spectrum,\n)\n"
-        "def late(key):\n    from hf_memory.layers import State\n"
+        "def late(key):\n    from hf_memory.models.layers import State\n"
         '    return importlib.import_module(f"hf_memory.mixers.{key}")\n'
     )
-    exported = ["hf_memory.ops.gru", "hf_memory.layers"]
+    exported = ["hf_memory.ops.gru", "hf_memory.models.layers"]
     assert rewrite("hf_memory.x", text, exported) == (
         '"""Uses α; from hf_memory.ops.gru import gru stays."""\n'
         "from .ops_gru import (  # why\n    gru,\n    gru_spectrum,\n)\n"
-        "def late(key):\n    from .layers import State\n"
+        "def late(key):\n    from .models_layers import State\n"
         '    return importlib.import_module(f".mixers_{key}", __package__)\n'
     )
-    assert flat_name("hf_memory.ops._kernels") == "ops__kernels"
+    assert flat_name("hf_memory.ops.backends.dispatch") == "ops_backends_dispatch"
 
 
 @pytest.mark.parametrize(

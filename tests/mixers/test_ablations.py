@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from hf_memory.auto import config_class, model_class
+from hf_memory.mixers.auto import config_class, model_class
 from tests.mixers.option_checks import assert_laws, randomised
 
 SMALL = {"mamba": {"state_size": 3}, "based": {"feature_dim": 3, "num_heads": 2}}

@@ -4,13 +4,13 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2Model, LlamaConfig, LlamaModel
 
-from hf_memory.layers import sinusoidal_positions
 from hf_memory.mixers.attention import (
     AttentionMixer,
     MemoryAttentionConfig,
     MemoryAttentionForCausalLM,
     MemoryAttentionModel,
 )
+from hf_memory.models.layers import sinusoidal_positions
 
 
 def test_a_llama_with_the_same_weights_gives_the_same_outputs_and_gradients():

@@ -8,7 +8,7 @@ from huggingface_hub.errors import StrictDataclassError
 from torch.nn import functional as F
 
 from hf_memory.mixers.lru import MemoryLRUConfig, MemoryLRUModel
-from hf_memory.ops._kernels import use_backend
+from hf_memory.ops.backends.dispatch import use_backend
 
 
 def _mixer(**fields):

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hf_memory import heads
-from hf_memory.auto import mixer_config, mixer_model
+from hf_memory.mixers.auto import mixer_config, mixer_model
+from hf_memory.models import heads
 from hf_memory.ops import linear_cross_entropy as module
-from hf_memory.ops._kernels import use_backend
+from hf_memory.ops.backends.dispatch import use_backend
 from hf_memory.ops.linear_cross_entropy import linear_cross_entropy, linear_cross_entropy_recurrent, takes
 
 

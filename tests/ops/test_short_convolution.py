@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hf_memory.layers import ShortConvolution
-from hf_memory.ops import _kernels
+from hf_memory.models.layers import ShortConvolution
+from hf_memory.ops.backends import dispatch
 from hf_memory.ops.short_convolution import short_convolution, short_convolution_recurrent
-from tests.ops.stand_ins import stand_in_package
+from tests.ops.backends.stand_ins import stand_in_package
 
 CALLS = []
 
@@ -62,8 +62,8 @@ def package(monkeypatch):
     """A package ``causal_conv1d`` whose kernel runs on the CPU."""
     CALLS.clear()
     modules = {"causal_conv1d": {"causal_conv1d_fn": stand_in}}
-    with stand_in_package(monkeypatch, "causal-conv1d", "1.7.0", modules, "_causal_conv1d"):
-        yield _kernels.load_kernel("short_convolution", "triton")
+    with stand_in_package(monkeypatch, "causal-conv1d", "1.7.0", modules, "causal_conv1d"):
+        yield dispatch.load_kernel("short_convolution", "triton")
 
 
 @pytest.mark.parametrize("with_bias", [False, True])
@@ -81,7 +81,7 @@ def test_a_layer_runs_on_it_and_splits_anywhere(package, monkeypatch):
     monkeypatch.setattr(package, "DEVICE", "cpu")
     layer, x = ShortConvolution(16, 4, activation="silu"), torch.randn(2, 9, 16)
     expected, final = layer(x)
-    with _kernels.use_backend("triton"):
+    with dispatch.use_backend("triton"):
         whole, last = layer(x)
         first, middle = layer(x[:, :4])
         second, end = layer(x[:, 4:], middle)
@@ -112,7 +112,7 @@ def test_stacks_and_other_transforms_stay_with_torch(package, monkeypatch):
     monkeypatch.setattr(package, "DEVICE", "cpu")
     window, weight, bias = (tensor.detach().float() for tensor in draw(3))
     stacked = torch.stack([weight, 2 * weight])
-    with _kernels.use_backend("triton"):
+    with dispatch.use_backend("triton"):
         together = torch.vmap(lambda own: short_convolution(window, own, bias))(stacked)
     assert CALLS == []
     torch.testing.assert_close(together[1], short_convolution(window, 2 * weight, bias))

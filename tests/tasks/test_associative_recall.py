@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hf_memory.metrics import evaluate_predictions
+from hf_memory.experiments.metrics import evaluate_predictions
 from hf_memory.tasks.associative_recall import AssociativeRecall
 from hf_memory.tasks.base import IGNORE_INDEX
 

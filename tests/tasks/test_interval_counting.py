@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from hf_memory.metrics import evaluate_predictions
+from hf_memory.experiments.metrics import evaluate_predictions
 from hf_memory.tasks import _intervals as signals
 from hf_memory.tasks import _renewal as renewal
 from hf_memory.tasks import interval_counting

@@ -5,7 +5,7 @@ import doctest
 import numpy as np
 import pytest
 
-from hf_memory.metrics import evaluate_predictions
+from hf_memory.experiments.metrics import evaluate_predictions
 from hf_memory.tasks import string_copy
 from hf_memory.tasks.base import IGNORE_INDEX
 from hf_memory.tasks.string_copy import StringCopy

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from hf_memory.metrics import evaluate_predictions
+from hf_memory.experiments.metrics import evaluate_predictions
 from hf_memory.tasks.base import IGNORE_INDEX
 from hf_memory.tasks.mqar import MQAR
 from hf_memory.tasks.updating_mqar import UpdatingMQAR

@@ -1,0 +1,1 @@
+"""The command line ``hf-memory``, also ``python -m hf_memory.cli``."""

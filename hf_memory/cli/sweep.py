@@ -1,0 +1,82 @@
+"""The subcommand ``hf-memory sweep``."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from hf_memory.studies.outcomes import Study
+    from hf_memory.studies.recipes import Recipe
+
+
+def sweep(
+    recipe: Annotated[Path, typer.Argument(help="Recipe, a YAML file.", exists=True, dir_okay=False)],
+    profile: Annotated[str, typer.Option(help="smoke, cpu, cpu_long or full.")] = "cpu",
+    results: Annotated[
+        Path | None, typer.Option(help="Folder of the rows; results/<recipe>/<profile> by default.")
+    ] = None,
+    backend: Annotated[str, typer.Option(help="local or ray.")] = "local",
+    workers: Annotated[int | None, typer.Option(min=1, help="Cells at a time; one per core by default.")] = None,
+    gpu_share: Annotated[float, typer.Option(min=0.0, help="GPU of each process, with ray.")] = 0.0,
+    stack: Annotated[
+        int,
+        typer.Option(min=1, help="Runs of other learning rates and seeds trained as one model; pays for tiny steps."),
+    ] = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the cells and run nothing.")] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed cells again.")] = False,
+) -> None:
+    """Run a recipe: mixers x sizes x learning rates x seeds. A sweep that was stopped goes on where it was."""
+    from hf_memory.studies.recipes_yaml import load_recipe
+    from hf_memory.studies.sweep import run_sweep
+
+    loaded = load_recipe(recipe, profile)
+    if dry_run:
+        show_cells(loaded, workers)
+        return
+    folder = results or Path("results") / loaded.name / profile
+    study = run_sweep(
+        loaded,
+        folder,
+        workers=workers,
+        backend=backend,
+        gpu_share=gpu_share,
+        stack=stack,
+        retry_failed=retry_failed,
+    )
+    show_verdicts(study)
+    typer.echo(f"rows: {folder}; `hf-memory report {folder} --out report/` writes the page")
+
+
+def show_cells(recipe: "Recipe", workers: int | None) -> None:
+    """Print the cells of a recipe with sizes and estimated time."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from hf_memory.studies.sweep import dry_run, duration
+    from hf_memory.studies.workers import available_cores
+
+    lines, size = dry_run(recipe), workers or available_cores()
+    columns = ("stage", "arm", "rate", "seed", "width", "per block", "blocks", "state bytes", "time")
+    table = Table(title=f"{recipe.name}, profile {recipe.profile}")
+    for name in columns:
+        table.add_column(name, justify="left" if name in ("stage", "arm") else "right", overflow="fold")
+    for line in lines:
+        rate = "chosen" if line.learning_rate is None else f"{line.learning_rate:g}"
+        numbers = (line.hidden_size, line.parameters_per_block, line.parameters_non_embedding, line.state_bytes)
+        table.add_row(line.stage, line.name, rate, str(line.seed), *(f"{n:,}" for n in numbers), duration(line.seconds))
+    Console().print(table)
+    total = sum(line.seconds for line in lines) / size
+    typer.echo(f"{len(lines)} cells, about {duration(total)} with {size} at a time")
+
+
+def show_verdicts(study: "Study") -> None:
+    """Print the verdict on each expectation."""
+    from hf_memory.studies.judging import judge_study
+
+    failed = [result for result in study.results if result.error is not None]
+    typer.echo(f"{len(study.results)} cells, {len(failed)} failed")
+    for result in failed:
+        typer.echo(f"  failed: {result.cell.name}: {result.error}")
+    for judgement in judge_study(study):
+        typer.echo(f"{judgement.verdict}: {judgement.expectation.claim} ({judgement.reason})")

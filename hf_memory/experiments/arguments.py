@@ -1,0 +1,126 @@
+"""The command line of a training run: the package's few arguments beside all of Trainer's."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import HfArgumentParser, TrainingArguments
+
+from hf_memory.data.specification import specify
+from hf_memory.experiments.results import Row
+from hf_memory.experiments.run import SMOKE_ROWS, Experiment
+
+SMOKE = {"max_steps": 20, "per_device_train_batch_size": 16, "eval_strategy": "no"}
+"""Trainer arguments of a run that only shows that everything is in place."""
+
+
+class _NotGiven:
+    """Default of an argument of Trainer on the command line; help texts show it."""
+
+    def __repr__(self) -> str:
+        return "the package's, else Trainer's"
+
+
+_NOT_GIVEN = _NotGiven()
+
+
+@dataclasses.dataclass
+class ExperimentArguments:
+    """What is trained on what.
+
+    Attributes:
+        mixer: Key of the sequence mixer.
+        task: Key of the task.
+        config: Name of a configuration of the task's dataset.
+        data: Keywords of the dataset and knobs of the task, as ``name=value``.
+        model: Fields of the mixer's config, as ``name=value``.
+        optim_groups: Groups of the optimiser.
+        arm: Name of the curve in figures.
+        results: Folder of the result rows.
+        smoke: Train for a few steps only.
+    """
+
+    mixer: str = dataclasses.field(default="lstm", metadata={"help": "sequence mixer; `hf-memory list` shows them"})
+    task: str = dataclasses.field(default="bit_parity", metadata={"help": "memory task; `hf-memory list` shows them"})
+    config: str | None = dataclasses.field(
+        default=None, metadata={"help": "configuration of the task's dataset; its first one by default"}
+    )
+    data: list[str] = dataclasses.field(
+        default_factory=list, metadata={"help": "dataset keywords and task knobs: length=64 num_train=20000 ..."}
+    )
+    model: list[str] = dataclasses.field(
+        default_factory=list, metadata={"help": "fields of the mixer's config: hidden_size=64 num_hidden_layers=2 ..."}
+    )
+    optim_groups: str = dataclasses.field(
+        default="documented",
+        metadata={"help": "rates of slow parameters", "choices": ["documented", "uniform"]},
+    )
+    arm: str | None = dataclasses.field(default=None, metadata={"help": "name in figures; the mixer by default"})
+    results: str = dataclasses.field(default="results", metadata={"help": "folder of the result rows"})
+    smoke: bool = dataclasses.field(default=False, metadata={"help": "a few steps on a few rows"})
+
+
+def parse_fields(pairs: Sequence[str], kind: str) -> dict[str, Any]:
+    """Read ``name=value`` pairs. A value is JSON where it can be read as such, and a string otherwise.
+
+    >>> parse_fields(["hidden_size=64", "norm=layer", "length=[3, 40]"], "model")
+    {'hidden_size': 64, 'norm': 'layer', 'length': [3, 40]}
+    """
+    fields: dict[str, Any] = {}
+    for pair in pairs:
+        name, separator, text = pair.partition("=")
+        if not separator or not name.isidentifier():
+            raise ValueError(f"{kind}: entries are name=value, got {pair!r}")
+        if name in fields:
+            raise ValueError(f"{kind}: {name!r} is given twice")
+        try:
+            fields[name] = json.loads(text)
+        except json.JSONDecodeError:
+            fields[name] = {"True": True, "False": False, "None": None}.get(text, text)
+    return fields
+
+
+def parse_arguments(argv: Sequence[str] | None = None, prog: str | None = None) -> tuple[Experiment, str, str]:
+    """Read a command line: the arguments of :class:`ExperimentArguments` and all of Trainer's.
+
+    Returns:
+        The experiment, the folder of the result rows, and the folder of the checkpoint.
+
+    Raises:
+        ValueError: For an unknown mixer, task, preset, keyword or field; the message suggests the nearest name.
+    """
+    parser = HfArgumentParser([ExperimentArguments, TrainingArguments], prog=prog)
+    trainer_names = [field.name for field in dataclasses.fields(TrainingArguments) if field.init]
+    # Only what was asked for is kept, so that the package's defaults hold for the rest.
+    parser.set_defaults(**dict.fromkeys(trainer_names, _NOT_GIVEN))
+    values = {name: value for name, value in vars(parser.parse_args(argv)).items() if value is not _NOT_GIVEN}
+    own = {field.name: values.pop(field.name) for field in dataclasses.fields(ExperimentArguments)}
+    arguments = ExperimentArguments(**own)
+    data = parse_fields(arguments.data, "data")
+    if arguments.smoke:
+        data, values = {**SMOKE_ROWS, **data}, {**SMOKE, **values}
+    if "data_seed" in values:
+        if data.get("seed", values["data_seed"]) != values["data_seed"]:
+            raise ValueError(
+                f"data_seed: {values['data_seed']} differs from data seed={data['seed']}; give one of them"
+            )
+        data["seed"] = values.pop("data_seed")
+    output_dir = values.pop("output_dir", None)
+    experiment = Experiment(
+        specification=specify(arguments.task, arguments.config, **data),
+        mixer=arguments.mixer,
+        fields=parse_fields(arguments.model, "model"),
+        training=values,
+        optim_groups=arguments.optim_groups,
+        arm=arguments.arm or arguments.mixer,
+    )
+    default = Path("runs") / f"{arguments.task}-{experiment.arm}-seed{values.get('seed', 0)}"
+    return experiment, arguments.results, str(output_dir or default)
+
+
+def main(argv: Sequence[str] | None = None, prog: str | None = None) -> list[Row]:
+    """Train and evaluate as a command line says, on any number of processes."""
+    experiment, results, output_dir = parse_arguments(argv, prog)
+    return experiment.run(results, output_dir)

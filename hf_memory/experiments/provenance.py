@@ -1,0 +1,116 @@
+"""What a result row says of its model and of the training run behind it."""
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hf_memory.data.specification import Specification, changed_knobs
+from hf_memory.models.modeling import MemoryPreTrainedModel
+from hf_memory.ops.backends.dispatch import available_backends
+from hf_memory.storage import decode, digest, encode, file_sha256, write_text
+
+RUN_FILE = "hf_memory_run.json"
+"""File beside a checkpoint's weights that says how they were trained."""
+
+_VOLATILE = {"transformers_version", "hf_memory_version", "architectures", "dtype", "torch_dtype", "auto_map"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+    """What rows say of the training run behind them; fields as in :class:`hf_memory.experiments.results.Row`."""
+
+    cell: str
+    arm: str
+    seed: int | None = None
+    data_seed: int | None = None
+    learning_rate: float | None = None
+    learning_rate_grid: tuple[float, ...] = ()
+    schedule: str | None = None
+    optim_groups: str | None = None
+    stop_rule: str | None = None
+    steps: int | None = None
+    tokens: int | None = None
+    train_seconds: float | None = None
+    weights_sha256: str = ""
+
+
+def measure_state(model: MemoryPreTrainedModel, num_columns: int) -> tuple[int, int]:
+    """Numbers and bytes that the live cache holds for one sequence after ``num_columns`` tokens."""
+    input_ids = torch.zeros(1, num_columns, dtype=torch.int64, device=next(model.parameters()).device)
+    with torch.no_grad():
+        cache = model.base_model(input_ids=input_ids, use_cache=True).cache
+    return cache.state_size(), cache.nbytes()
+
+
+def parameter_counts(model: MemoryPreTrainedModel) -> dict[str, int]:
+    """Numbers of parameters under the names of a row. Tied weights count once; per block is the rounded mean."""
+    base = model.base_model
+    blocks = sum(parameter.numel() for parameter in base.layers.parameters())
+    return {
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "parameters_non_embedding": blocks + sum(parameter.numel() for parameter in base.norm.parameters()),
+        "parameters_per_block": round(blocks / len(base.layers)),
+    }
+
+
+def config_digest(config: Any) -> str:
+    """Digest of what a config says of the model, without versions and other notes of the one who saved it."""
+    values = json.loads(config.to_json_string(use_diff=False))
+    return digest({key: value for key, value in values.items() if key not in _VOLATILE and not key.startswith("_")})
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages behind a number; of those that are installed."""
+    found = {}
+    for name in ("hf_memory", "torch", "transformers", "datasets", "accelerate", "numpy", "numba", "triton"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def weights_digest(folder: str | os.PathLike[str]) -> str:
+    """SHA-256 of a checkpoint's weights file, or of the digests of its shards; empty where there is none."""
+    files = sorted(Path(folder).glob("*.safetensors"))
+    digests = [file_sha256(file) for file in files]
+    return digests[0] if len(digests) == 1 else digest({"shards": digests}) if digests else ""
+
+
+def save_run(folder: str | os.PathLike[str], run: Run) -> Path:
+    """Write the facts of a training run beside its weights."""
+    return write_text(Path(folder) / RUN_FILE, json.dumps(encode(dataclasses.asdict(run)), indent=2) + "\n")
+
+
+def read_run(checkpoint: str | None) -> Run | None:
+    """The facts beside a local checkpoint's weights; None where there are none, or they are of other weights."""
+    if checkpoint is None or not (Path(checkpoint) / RUN_FILE).is_file():
+        return None
+    values = decode(json.loads((Path(checkpoint) / RUN_FILE).read_text()))
+    run = Run(**{**values, "learning_rate_grid": tuple(values["learning_rate_grid"])})
+    return run if run.weights_sha256 == weights_digest(checkpoint) else None
+
+
+def unknown_run(model: MemoryPreTrainedModel, checkpoint: str | None, specification: Specification) -> Run:
+    """A run of which nothing is known but its weights."""
+    weights = weights_digest(checkpoint) if checkpoint is not None and Path(checkpoint).is_dir() else ""
+    mixer = model.config.model_type.removeprefix("memory_")
+    knobs = {"task": specification.task.key, "knobs": changed_knobs(specification.task), "mixer": mixer}
+    cell = digest({**knobs, "weights": weights, "checkpoint": checkpoint or "", "config": config_digest(model.config)})
+    return Run(cell=cell, arm=mixer, weights_sha256=weights)
+
+
+def device_name(model: MemoryPreTrainedModel) -> str:
+    """Name of the GPU on which a model is, or the type of its device."""
+    device = next(model.parameters()).device
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def backend_name() -> str:
+    """The backend that the environment asks for; ``auto`` with those among which it chooses."""
+    requested = os.environ.get("HF_MEMORY_BACKEND") or "auto"
+    return f"auto ({', '.join(available_backends())})" if requested == "auto" else requested

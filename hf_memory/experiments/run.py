@@ -1,0 +1,210 @@
+"""One training run with its evaluations: what ``hf-memory train``, the example script and the demo have in common."""
+
+import dataclasses
+import logging
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from transformers import PrinterCallback, TrainerCallback, TrainingArguments, set_seed
+
+from hf_memory.data.builder import load_dataset
+from hf_memory.data.collator import MemoryCollator
+from hf_memory.data.specification import Specification, data_version, length_bounds
+from hf_memory.data.tensors import TensorRows
+from hf_memory.data.tokenizers import task_tokenizer
+from hf_memory.experiments.evaluation import evaluate_lengths
+from hf_memory.experiments.provenance import Run, config_digest, save_run, weights_digest
+from hf_memory.experiments.results import Row, cell_path, read_rows, write_cell
+from hf_memory.experiments.training import MemoryTrainer, metrics_for_task, model_for_task, training_arguments
+from hf_memory.mixers.auto import model_keys
+from hf_memory.models.modeling import MemoryPreTrainedModel
+from hf_memory.names import check_names
+from hf_memory.storage import digest
+
+logger = logging.getLogger(__name__)
+
+SMOKE_ROWS = {"num_train": 512, "num_validation": 64, "num_test": 64}
+
+# What changes the outcome of a run; other arguments of Trainer only say where it runs and what it prints.
+_DEFINING = (
+    "learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "num_train_epochs",
+    "max_steps", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "optim", "optim_args", "bf16", "fp16",
+    "label_smoothing_factor", "neftune_noise_alpha", "load_best_model_at_end",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Course:
+    """How far a training run went: optimiser steps, tokens without padding, and seconds."""
+
+    steps: int
+    tokens: int
+    seconds: float
+
+    @classmethod
+    def of(cls, trainer: MemoryTrainer, seconds: float) -> "Course":
+        """The course of a trainer after its training."""
+        return cls(trainer.state.global_step, int(trainer.state.num_input_tokens_seen), seconds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """A run that is fully specified: its names are checked, and its digest is known before anything is computed.
+
+    Attributes:
+        specification: The dataset.
+        mixer: Key of the mixer.
+        fields: Fields of the mixer's config that differ from its defaults.
+        training: Arguments of Trainer that differ from the package's defaults.
+        optim_groups: Groups of the optimiser.
+        arm: Name of the curve in figures.
+        learning_rate_grid: All learning rates of the search that this run belongs to; empty where there is none.
+    """
+
+    specification: Specification
+    mixer: str
+    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    training: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    optim_groups: str = "documented"
+    arm: str = ""
+    learning_rate_grid: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_names([self.mixer], model_keys(), "mixer")
+        names = [field.name for field in dataclasses.fields(TrainingArguments) if field.init]
+        check_names(self.training, names, "argument of Trainer")
+
+    def make_model(self, seed: int) -> MemoryPreTrainedModel:
+        """A freshly initialised model."""
+        set_seed(seed)
+        return model_for_task(self.mixer, self.specification.task, **self.fields)
+
+    def make_arguments(self, output_dir: str) -> TrainingArguments:
+        """Trainer's arguments; the data seed is also that of the order of the rows."""
+        low, high = length_bounds(self.specification.train_length)
+        return training_arguments(
+            output_dir,
+            **{
+                "seed": 0,
+                "data_seed": self.specification.seed,
+                "include_num_input_tokens_seen": "all" if low == high else "non_padding",
+                **self.training,
+            },
+        )
+
+    def definition(self, arguments: TrainingArguments) -> dict[str, Any]:
+        """What defines the run, as JSON values; its digest names the file of the rows."""
+        specification, values = self.specification, arguments.to_dict()
+        rows_per_step = arguments.train_batch_size * arguments.world_size * arguments.gradient_accumulation_steps
+        return {
+            "task": specification.task.key,
+            "preset": specification.preset,
+            "data": dict(specification.overrides),
+            "data_version": data_version(specification.task.key),
+            "arm": self.arm or self.mixer,
+            "mixer": self.mixer,
+            "config": config_digest(self.make_model(arguments.seed).config),
+            "training": {name: values[name] for name in _DEFINING},
+            "rows_per_step": rows_per_step,
+            "optim_groups": self.optim_groups,
+            "learning_rate_grid": list(self.learning_rate_grid),
+            "seed": arguments.seed,
+            "data_seed": arguments.data_seed,
+        }
+
+    def cell(self, output_dir: str | os.PathLike[str]) -> str:
+        """Digest of the run's definition."""
+        return digest(self.definition(self.make_arguments(str(output_dir))))
+
+    def run(
+        self,
+        results: str | os.PathLike[str],
+        output_dir: str | os.PathLike[str],
+        callbacks: Sequence[TrainerCallback] = (),
+    ) -> list[Row]:
+        """Train, save, evaluate on ``validation`` and every test split, and write the rows.
+
+        Runs whose rows are in ``results`` already are read and not repeated. Every process of a distributed run calls
+        this, and gets the same rows; the main one writes them.
+        """
+        arguments = self.make_arguments(str(output_dir))
+        if arguments.n_gpu > 1:
+            raise ValueError(
+                f"{arguments.n_gpu} GPUs are visible to one process; start one process per GPU with "
+                "`accelerate launch`, or set CUDA_VISIBLE_DEVICES"
+            )
+        definition = self.definition(arguments)
+        cell = digest(definition)
+        if cell_path(results, cell).exists():
+            logger.info("cell %s is finished: its rows are read from %s", cell, cell_path(results, cell))
+            return read_rows(cell_path(results, cell))
+        with arguments.main_process_first(local=False, desc="dataset"):
+            rows = load_dataset(f"hf_memory/{definition['task']}", definition["preset"], **definition["data"])
+        trainer, seconds = self._train(arguments, rows, callbacks)
+        trainer.save_model()
+        trainer.accelerator.wait_for_everyone()
+        run = self._facts(arguments, cell, Course.of(trainer, seconds))
+        splits = {name: rows[name] for name in rows if name != "train"}
+        found = evaluate_lengths(
+            trainer.accelerator.unwrap_model(trainer.model),
+            self.specification,
+            splits,
+            run=run,
+            batch_size=arguments.per_device_eval_batch_size,
+            accelerator=trainer.accelerator,
+            progress=not arguments.disable_tqdm,
+        )
+        if trainer.is_world_process_zero():
+            save_run(output_dir, run)
+            task_tokenizer(self.specification.task).save_pretrained(output_dir)
+            write_cell(results, definition, found)
+        trainer.accelerator.wait_for_everyone()
+        if arguments.push_to_hub:
+            trainer.push_to_hub(results=results, task=definition["task"])  # with a card that holds these rows
+        return found
+
+    def _train(
+        self,
+        arguments: TrainingArguments,
+        rows: Mapping[str, Any],
+        callbacks: Sequence[TrainerCallback],
+    ) -> tuple[MemoryTrainer, float]:
+        """The trainer after training, and the seconds it took."""
+        length = length_bounds(self.specification.train_length)[1]
+        trainer = MemoryTrainer(
+            model=self.make_model(arguments.seed),
+            args=arguments,
+            train_dataset=TensorRows(rows["train"]),
+            eval_dataset=TensorRows(rows["validation"]) if "validation" in rows else None,
+            data_collator=MemoryCollator(),
+            compute_metrics=metrics_for_task(self.specification.task, length),
+            callbacks=list(callbacks),
+            optim_groups=self.optim_groups,
+        )
+        if arguments.disable_tqdm:
+            trainer.remove_callback(PrinterCallback)  # Trainer prints its logs where it shows no bar
+        started = time.perf_counter()
+        trainer.train(resume_from_checkpoint=arguments.resume_from_checkpoint)
+        return trainer, time.perf_counter() - started
+
+    def _facts(self, arguments: TrainingArguments, cell: str, course: Course) -> Run:
+        """What the rows say of the training run."""
+        warmup = arguments.warmup_steps
+        share = f"{warmup:.0%} of the steps" if 0 < warmup < 1 else f"{warmup:.0f} steps"
+        return Run(
+            cell=cell,
+            arm=self.arm or self.mixer,
+            seed=arguments.seed,
+            data_seed=arguments.data_seed,
+            learning_rate=arguments.learning_rate,
+            learning_rate_grid=self.learning_rate_grid or (arguments.learning_rate,),
+            schedule=f"{arguments.lr_scheduler_type.value}, linear warm-up over {share}",
+            optim_groups=self.optim_groups,
+            stop_rule=f"{course.steps} steps",
+            steps=course.steps,
+            tokens=course.tokens,
+            train_seconds=course.seconds,
+            weights_sha256=weights_digest(arguments.output_dir),
+        )

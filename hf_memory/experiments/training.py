@@ -1,0 +1,195 @@
+"""Training with transformers' Trainer: the parts where its defaults would bend a result."""
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from huggingface_hub import HfApi
+from transformers import EvalPrediction, PreTrainedModel, Trainer, TrainingArguments
+from transformers.trainer import TRAINING_ARGS_NAME
+from transformers.trainer_utils import HubStrategy
+
+from hf_memory.experiments.metrics import evaluate_predictions
+from hf_memory.mixers.auto import mixer_config, mixer_model
+from hf_memory.models.modeling import MemoryPreTrainedModel
+from hf_memory.storage import write_text
+from hf_memory.tasks.base import Task
+
+ARGUMENTS_NAME = "training_args.json"
+
+
+class MemoryTrainer(Trainer):
+    """Trainer with the model's own optimiser groups, metrics from counts, and arguments saved as JSON.
+
+    A plain ``Trainer`` trains and evaluates the models too, but it decays the parameters of the recurrence, reports the
+    mean of batch means as ``eval_loss``, and keeps all logits of an evaluation in memory.
+
+    Args:
+        optim_groups: ``"documented"`` or ``"uniform"``, see ``MemoryPreTrainedModel.optim_groups``.
+        *args: As for ``Trainer``.
+        **kwargs: As for ``Trainer``.
+    """
+
+    def __init__(self, *args: Any, optim_groups: str = "documented", **kwargs: Any):
+        self.optim_groups = optim_groups
+        super().__init__(*args, **kwargs)
+        if self.args.push_to_hub and self.args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
+            raise ValueError(
+                f"hub_strategy must be 'end' or 'every_save', got {self.args.hub_strategy.value!r}, which would push "
+                "the optimiser's state, a pickle"
+            )
+
+    def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
+        """Build the optimiser that the arguments name over the model's own parameter groups."""
+        if self.optimizer is None:
+            model = self.accelerator.unwrap_model(self.model if model is None else model)
+            if not isinstance(model, MemoryPreTrainedModel):
+                return super().create_optimizer(model)
+            cls, kwargs = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(self.args, model)
+            groups = model.optim_groups(self.args.learning_rate, self.args.weight_decay, mode=self.optim_groups)
+            self.optimizer = cls(groups, **kwargs)
+        return self.optimizer
+
+    def prediction_step(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[torch.Tensor | None, Any, torch.Tensor | None]:
+        """Return predictions and losses per position (B, T) instead of logits.
+
+        Where metrics are computed, no loss is returned: Trainer would average it over batches, and the metrics hold the
+        summed loss over the number of targets.
+        """
+        if prediction_loss_only or "labels" not in inputs:
+            return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+        inputs = self._prepare_inputs(inputs)
+        with torch.no_grad(), self.compute_loss_context_manager():
+            outputs = model(**inputs, return_logits=False, use_cache=False)
+        return None, (outputs.predictions, outputs.token_loss), inputs["labels"]
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        """Save weights and config, and the arguments as JSON instead of a pickle."""
+        super()._save(output_dir, state_dict)
+        if not self.args.should_save:
+            return
+        folder = output_dir if output_dir is not None else self.args.output_dir
+        pickled = os.path.join(folder, TRAINING_ARGS_NAME)
+        if os.path.exists(pickled):
+            os.remove(pickled)
+        arguments = {**self.args.to_dict(), "optim_groups": self.optim_groups}
+        text = json.dumps(arguments, indent=2, sort_keys=True, default=str)
+        write_text(os.path.join(folder, ARGUMENTS_NAME), text + "\n")
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Push the model with its tokenizer, arguments, code and card; what was pickled beside it stays local.
+
+        Args:
+            commit_message: Title of the commit.
+            blocking: Wait for the end of the upload; else a future is returned.
+            token: Access token; that of the arguments or the login by default.
+            revision: Branch; that of the arguments, else the main branch, by default.
+            private: Whether a new repository is private.
+            **kwargs: ``results``, ``task`` and ``tags`` of :func:`hf_memory.hub.checkpoints.push`.
+        """
+        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        if self.hub_model_id is None:
+            self.init_hf_repo(token=token, private=private)
+        self.save_model(_internal_call=True)
+        return self._push_folder(self.args.output_dir, commit_message, blocking, token, revision, private, **kwargs)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Push the model of a checkpoint while training goes on, without the optimiser's state."""
+        if self.args.hub_strategy != HubStrategy.END:
+            self._push_folder(checkpoint_folder, f"Training in progress, step {self.state.global_step}")
+
+    def _push_folder(
+        self,
+        folder: str,
+        message: str | None,
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        if not self.is_world_process_zero():
+            return None
+        push = MemoryPreTrainedModel.publisher
+        if push is None:
+            raise RuntimeError("nothing is registered that pushes; `import hf_memory` registers the package's own")
+        options = {"commit_message": message, "token": token or self.args.hub_token, "private": private, **kwargs}
+        options["revision"] = revision or self.args.hub_revision
+        if blocking:
+            return push(folder, self.hub_model_id, **options)
+        return HfApi().run_as_future(push, folder, self.hub_model_id, **options)
+
+
+def training_arguments(output_dir: str, **overrides: Any) -> TrainingArguments:
+    """Trainer's arguments with the defaults of the package, each of which can be overridden.
+
+    AdamW with decay 0.1, 10 % linear warm-up and cosine to zero, no clipping; columns are not removed because tasks
+    score by ``input_ids``, and there are no loader workers because rows are tensors in memory already. ``use_cache`` is
+    what Trainer writes into the saved config: no state is kept in training either way.
+    """
+    defaults: dict[str, Any] = {
+        "output_dir": output_dir,
+        "learning_rate": 1e-3,
+        "weight_decay": 0.1,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": 0.1,
+        "max_grad_norm": 0.0,
+        "per_device_train_batch_size": 64,
+        "per_device_eval_batch_size": 256,
+        "remove_unused_columns": False,
+        "include_for_metrics": ["inputs"],
+        "label_names": ["labels"],
+        "dataloader_pin_memory": torch.cuda.is_available(),
+        "ddp_find_unused_parameters": False,
+        "save_strategy": "no",
+        "use_cache": True,
+        "report_to": "none",
+    }
+    return TrainingArguments(**{**defaults, **overrides})
+
+
+def model_for_task(mixer: str, task: Task, **fields: Any) -> PreTrainedModel:
+    """A fresh model with the head, vocabulary and classes that a task needs.
+
+    Args:
+        mixer: Mixer key, or ``"hybrid"``.
+        task: The task.
+        **fields: Further fields of the mixer's config.
+    """
+    regression = {"problem_type": "regression"} if task.problem_type == "regression" else {}
+    labels = {} if task.head == "causal" else {"num_labels": task.num_labels, **regression}
+    return mixer_model(mixer_config(mixer, vocab_size=task.vocab_size, **labels, **fields), task.head)
+
+
+def metrics_for_task(task: Task, length: int) -> Callable[[EvalPrediction], dict[str, float]]:
+    """A ``compute_metrics`` for Trainer: the task's metrics as ratios of counts over the whole split.
+
+    The arguments need ``include_for_metrics=["inputs"]``.
+    """
+
+    def compute(prediction: EvalPrediction) -> dict[str, float]:
+        predictions, token_loss = prediction.predictions
+        inputs = prediction.inputs["input_ids"] if isinstance(prediction.inputs, dict) else prediction.inputs
+        values = evaluate_predictions(
+            task, length, np.asarray(inputs), np.asarray(prediction.label_ids), predictions, token_loss
+        )
+        return {name: value.value for name, value in values.items()}
+
+    return compute

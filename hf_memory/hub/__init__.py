@@ -1,0 +1,1 @@
+"""The Hub: checkpoints with their code and cards, datasets, and result rows."""

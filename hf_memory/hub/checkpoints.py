@@ -1,0 +1,271 @@
+"""Checkpoints on the Hub.
+
+What is pushed is first written to a folder, checked, and then uploaded in one commit: an error leaves the branch as it
+was. Weights are safetensors, arguments are JSON; no pickle is ever uploaded. A second push sends what has changed.
+"""
+
+import dataclasses
+import fnmatch
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from huggingface_hub import CommitInfo, HfApi
+from transformers import PreTrainedModel
+
+from hf_memory.data.tokenizers import task_tokenizer
+from hf_memory.data.values import from_json
+from hf_memory.experiments.provenance import RUN_FILE, weights_digest
+from hf_memory.experiments.results import Row, read_definition, read_rows
+from hf_memory.experiments.summary import curves, studies
+from hf_memory.experiments.training import ARGUMENTS_NAME
+from hf_memory.hub.client import CARD, check_repo_id, make_repo, read_card, upload
+from hf_memory.hub.model_card import FIGURES, model_card
+from hf_memory.hub.remote_code import export_remote_code
+from hf_memory.hub.results import eval_results_yaml, rows_of_weights, training_command
+from hf_memory.mixers.auto import HEADS, model_class, model_keys
+from hf_memory.reports.plotting import save_figures
+from hf_memory.storage import write_text
+from hf_memory.tasks import make_task
+from hf_memory.tasks.base import Task
+
+EVAL_RESULTS = ".eval_results/hf_memory.yaml"
+
+_CARRIED = ("*.safetensors", "model.safetensors.index.json", "generation_config.json", ARGUMENTS_NAME, RUN_FILE)
+_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
+# What an earlier push may have left and this one need not replace: shards, code, figures and results of other weights.
+_OUTDATED = (
+    "model*.safetensors",
+    "model.safetensors.index.json",
+    "mixers_*.py",
+    "ops_*.py",
+    f"{FIGURES}/*",
+    EVAL_RESULTS,
+)
+
+Source: TypeAlias = PreTrainedModel | str | os.PathLike[str]
+Results: TypeAlias = str | os.PathLike[str] | Sequence[Row] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Prepared:
+    """A folder that is complete but for its card, and what the card is made of."""
+
+    folder: Path
+    model: PreTrainedModel
+    card: Mapping[str, Any]
+    local_card: str
+
+    def write_card(self, repo_id: str, previous: str | None) -> Path:
+        """Write the card, merged with the one on the Hub, else with the one beside the checkpoint."""
+        stood = self.local_card if previous is None else previous
+        write_text(self.folder / CARD, model_card(self.model, repo_id, **self.card, previous=stood))
+        return self.folder
+
+
+def save_for_hub(
+    source: Source,
+    folder: str | os.PathLike[str],
+    repo_id: str,
+    *,
+    results: Results = None,
+    task: Task | str | None = None,
+    tags: Sequence[str] = (),
+    allow_pickle: bool = False,
+    max_shard_size: int | str = "50GB",
+) -> Path:
+    """Write what :func:`push` uploads: weights, configs, code, the tokenizer of the task, and a card.
+
+    Args:
+        source: A model of the package, or the folder of a checkpoint, which is only read.
+        folder: A new or empty folder.
+        repo_id: Repository that the card names.
+        results: Folder or rows of results; those measured with these weights are shown. A model without any gets a
+            card without a section of results.
+        task: Task whose tokenizer is written; by default that of the rows. A tokenizer beside the weights stays.
+        tags: Further tags of the card.
+        allow_pickle: Read weights that exist as a pickle only. They are written as safetensors.
+        max_shard_size: Size above which the weights of a model are split.
+
+    Raises:
+        ValueError: The folder holds files; the mixer is unknown; tensors are missing or in excess; the weights are a
+            pickle; the task is unknown.
+    """
+    prepared = _prepare(source, Path(folder), results, task, tags, allow_pickle, max_shard_size)
+    return prepared.write_card(repo_id, None)
+
+
+def push(
+    source: Source,
+    repo_id: str,
+    *,
+    results: Results = None,
+    task: Task | str | None = None,
+    revision: str | None = None,
+    private: bool | None = None,
+    token: bool | str | None = None,
+    commit_message: str | None = None,
+    commit_description: str | None = None,
+    create_pr: bool = False,
+    tags: Sequence[str] | None = None,
+    allow_pickle: bool = False,
+    max_shard_size: int | str | None = "50GB",
+) -> CommitInfo:
+    """Push a model: its weights, config, tokenizer, own code and card, in one commit.
+
+    Args:
+        source: A model of the package, or the folder of a checkpoint.
+        repo_id: ``<namespace>/<name>`` of the repository, which is made where it does not exist.
+        results: As for :func:`save_for_hub`.
+        task: As for :func:`save_for_hub`.
+        revision: Branch to push to, made where it does not exist; the main branch by default.
+        private: Whether a new repository is private.
+        token: Access token; that of the login by default.
+        commit_message: Title of the commit.
+        commit_description: Text of the commit.
+        create_pr: Open a pull request instead of changing the branch.
+        tags: As for :func:`save_for_hub`.
+        allow_pickle: As for :func:`save_for_hub`.
+        max_shard_size: As for :func:`save_for_hub`.
+
+    Raises:
+        ValueError: As for :func:`save_for_hub`, and for what the Hub refuses; the message says what to do.
+    """
+    check_repo_id(repo_id)
+    api = HfApi(token=token)
+    with tempfile.TemporaryDirectory() as temporary:
+        # Whatever is wrong with the checkpoint is found before the Hub is asked for anything.
+        folder = Path(temporary) / "model"
+        prepared = _prepare(source, folder, results, task, tags or (), allow_pickle, max_shard_size or "50GB")
+        repo_id = make_repo(api, repo_id, "model", revision=revision, private=private, create_pr=create_pr)
+        prepared.write_card(repo_id, read_card(api, repo_id, "model", revision))
+        title = commit_message or f"Upload {type(prepared.model).__name__}"
+        return upload(
+            api,
+            folder,
+            repo_id,
+            "model",
+            title=title,
+            text=commit_description,
+            revision=revision,
+            create_pr=create_pr,
+            outdated=_OUTDATED,
+        )
+
+
+def load_checkpoint(folder: str | os.PathLike[str], *, allow_pickle: bool = False) -> PreTrainedModel:
+    """Load a local checkpoint with the class that its config names, and refuse one that is not whole.
+
+    Raises:
+        ValueError: There is no config or there are no weights; the mixer or the class is unknown; a tensor is missing
+            or in excess, those of the head included; the weights are a pickle and ``allow_pickle`` is False.
+    """
+    folder = Path(folder)
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"checkpoint: {folder} has no config.json; give a folder that save_pretrained wrote")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    key = str(config.get("model_type")).removeprefix("memory_")
+    if key not in model_keys() or config["model_type"] == key:
+        known = ", ".join(f"memory_{key}" for key in model_keys())
+        raise ValueError(
+            f"checkpoint: {folder} has the unknown model_type {config.get('model_type')!r} (known: {known})"
+        )
+    name = (config.get("architectures") or ["none"])[0]
+    classes = {cls.__name__: cls for cls in (model_class(key, head) for head in HEADS)}
+    if name not in classes:
+        raise ValueError(
+            f"checkpoint: architectures in config.json must name one of {', '.join(classes)}, got {name!r}"
+        )
+    is_safe = any(folder.glob("*.safetensors"))
+    if not is_safe and not allow_pickle:
+        pickles = [path.name for pattern in _PICKLES for path in sorted(folder.glob(pattern))]
+        what = f"its weights are a pickle ({', '.join(pickles)}), which can run code when it is read" if pickles else ""
+        advice = "; allow it where you trust its origin, and safetensors are pushed" if pickles else ""
+        raise ValueError(f"checkpoint: {folder} has no safetensors; {what or 'it holds no weights'}{advice}")
+    model, info = classes[name].from_pretrained(folder, use_safetensors=is_safe, output_loading_info=True)
+    for kind in ("missing_keys", "unexpected_keys"):
+        if info[kind]:
+            raise ValueError(f"checkpoint: {folder} has {kind.replace('_', ' ')}: {', '.join(sorted(info[kind]))}")
+    return model.eval()
+
+
+def _prepare(
+    source: Source,
+    folder: Path,
+    results: Results,
+    task: Task | str | None,
+    tags: Sequence[str],
+    allow_pickle: bool,
+    max_shard_size: int | str,
+) -> _Prepared:
+    """Write everything but the card."""
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"folder must be new or empty: {folder} holds files")
+    folder.mkdir(parents=True, exist_ok=True)
+    local_card = ""
+    if isinstance(source, PreTrainedModel):
+        model = source
+        model.save_pretrained(folder, max_shard_size=max_shard_size)
+    else:
+        model = load_checkpoint(source, allow_pickle=allow_pickle)
+        local_card = _carry(Path(source), model, folder)
+    export_remote_code(model, folder)
+    rows, commands = _read_results(results, model)
+    own = rows_of_weights(rows, weights_digest(folder))
+    _write_tokenizer(folder, task, own)
+    save_figures([row for study in studies(own) if curves(study) for row in study], folder / FIGURES)
+    if text := eval_results_yaml(own):
+        write_text(folder / EVAL_RESULTS, text)
+    card = {
+        "rows": own,
+        "siblings": rows,
+        "commands": list(dict.fromkeys(commands[row.cell] for row in own if row.cell in commands)),
+        "tags": tags,
+        "has_tokenizer": (folder / _TOKENIZER[0]).is_file(),
+    }
+    return _Prepared(folder, model, card, local_card)
+
+
+def _carry(source: Path, model: PreTrainedModel, folder: Path) -> str:
+    """Copy the files of a checkpoint that are pushed, byte by byte, and return its card.
+
+    The config is written anew, so that its code is that of this version; pickled weights are written as safetensors.
+    """
+    if any(source.glob("*.safetensors")):
+        model.config.save_pretrained(folder)
+    else:
+        model.save_pretrained(folder)
+    for path in sorted(source.iterdir()):
+        if path.is_file() and any(fnmatch.fnmatch(path.name, pattern) for pattern in (*_CARRIED, *_TOKENIZER)):
+            shutil.copyfile(path, folder / path.name)
+    return (source / CARD).read_text(encoding="utf-8") if (source / CARD).is_file() else ""
+
+
+def _read_results(results: Results, model: PreTrainedModel) -> tuple[list[Row], dict[str, str]]:
+    """Rows, and the training command of each cell that is a training run of such a model."""
+    if results is None:
+        return [], {}
+    if not isinstance(results, str | os.PathLike):
+        return list(results), {}
+    path, mixer = Path(results), model.config.model_type.removeprefix("memory_")
+    commands = {}
+    for file in sorted(path.glob("*.jsonl")) if path.is_dir() else [path]:
+        definition = read_definition(file)
+        if definition.get("mixer") == mixer and (command := training_command(definition, model.config)):
+            commands[file.stem] = command
+    return read_rows(path), commands
+
+
+def _write_tokenizer(folder: Path, task: Task | str | None, rows: Sequence[Row]) -> None:
+    """Write the tokenizer of a task, or of the task of the rows, unless there is one."""
+    if (folder / _TOKENIZER[0]).exists():
+        return
+    if task is None and rows:
+        task = make_task(rows[0].task, **{name: from_json(value) for name, value in rows[0].task_knobs.items()})
+    if task is not None:
+        task_tokenizer(make_task(task) if isinstance(task, str) else task).save_pretrained(folder)

@@ -1,0 +1,216 @@
+"""A model's own code as flat files beside its weights, so that it loads where this package is not installed.
+
+transformers copies one level of files that import each other relatively. So a module ``hf_memory.ops.delta_rule``
+becomes the file ``ops_delta_rule.py``, and an import of it ``from .ops_delta_rule import ...``. What is exported is
+what the model's module imports, directly or not. Kernels are reached through the table ``KERNELS`` of
+``ops/backends/dispatch.py`` and by nothing else; the exported table is empty, and every operation runs in torch.
+"""
+
+import ast
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from hf_memory.mixers import MIXERS
+from hf_memory.mixers.auto import HEADS
+from hf_memory.mixers.hybrid import MemoryHybridConfig
+from hf_memory.storage import write_text
+
+PACKAGE = "hf_memory"
+DISPATCH = f"{PACKAGE}.ops.backends.dispatch"
+REQUIREMENTS = frozenset({"huggingface_hub", "numpy", "packaging", "torch", "transformers"})
+"""Packages that exported code may import: those that transformers itself needs."""
+
+AUTO_CLASSES = {
+    "AutoModel": HEADS["base"],
+    "AutoModelForCausalLM": HEADS["causal"],
+    "AutoModelForTokenClassification": HEADS["token_classification"],
+}
+"""Auto class to the suffix of the model class that it loads."""
+
+_HEADER = f"# Part of {PACKAGE} (Apache-2.0), exported so that the model beside it loads without the package.\n"
+
+Edit = tuple[int, int, str]
+
+
+def export_remote_code(model: PreTrainedModel, folder: str | Path) -> list[Path]:
+    """Write the code of a model into a folder, and name it in the ``auto_map`` of the config there.
+
+    Args:
+        model: A model of the package, with any head; the code holds the base model and both heads.
+        folder: Folder of the checkpoint. Where it has no ``config.json``, the model's is written.
+
+    Returns:
+        The files of code. Afterwards ``AutoConfig``, ``AutoModel``, ``AutoModelForCausalLM`` and
+        ``AutoModelForTokenClassification`` load the folder with ``trust_remote_code=True``. The exported classes are
+        registered for these, so that saving them again keeps the code.
+
+    Raises:
+        ValueError: The model is not of the package, or its code needs what remote code must not require.
+    """
+    leaf = type(model).__module__
+    if not leaf.startswith(f"{PACKAGE}."):
+        raise ValueError(f"model must be of {PACKAGE}, got {type(model).__name__} of {leaf}")
+    mixers = _mixers_of(model)
+    sources = collect([leaf, *(f"{PACKAGE}.mixers.{key}" for key in mixers)])
+    texts = {module: rewrite(module, text, sources) for module, text in sources.items()}
+    if DISPATCH in texts:
+        texts[DISPATCH] = replace_value(texts[DISPATCH], "KERNELS", {})
+    if f"{PACKAGE}.mixers" in texts:
+        table = {key: MIXERS[key] for key in mixers}
+        texts[f"{PACKAGE}.mixers"] = replace_value(texts[f"{PACKAGE}.mixers"], "MIXERS", table)
+    stem = type(model.config).__name__.removesuffix("Config")
+    texts[leaf] += _registration(stem, mixers)
+    folder = Path(folder)
+    files = [write_text(folder / f"{flat_name(module)}.py", _HEADER + text) for module, text in sorted(texts.items())]
+    _set_auto_map(model, folder, flat_name(leaf), stem)
+    return files
+
+
+def flat_name(module: str) -> str:
+    """Name of the file of a module, without its ending: ``hf_memory.ops.gru`` is ``ops_gru``."""
+    return module.removeprefix(f"{PACKAGE}.").replace(".", "_")
+
+
+def collect(roots: Iterable[str]) -> dict[str, str]:
+    """Source text of the modules that the given ones import, themselves included, by module name."""
+    sources: dict[str, str] = {}
+    waiting = list(roots)
+    while waiting:
+        module = waiting.pop()
+        if module not in sources:
+            sources[module] = _source(module)
+            waiting.extend(_own_imports(ast.parse(sources[module])))
+    return sources
+
+
+def rewrite(module: str, text: str, exported: Iterable[str]) -> str:
+    """Make a module's imports from the package relative and flat.
+
+    Args:
+        module: Name of the module.
+        text: Its source.
+        exported: The modules that are exported with it.
+
+    Raises:
+        ValueError: It imports a package that is none of :data:`REQUIREMENTS`, or the package in another way than
+            ``from hf_memory.module import name``.
+    """
+    exported, edits = set(exported), []
+    tree = ast.parse(text)
+    offsets = _line_offsets(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module in exported:
+            start, end = _span(node, offsets)
+            statement = text.encode()[start:end].decode()
+            head = re.compile(rf"^from\s+{re.escape(node.module)}\s+import")
+            edits.append((start, end, head.sub(f"from .{flat_name(node.module)} import", statement)))
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            _check_foreign(module, node)
+        elif isinstance(node, ast.Call) and _is_import_module(node):
+            edits.extend(_rewrite_call(node.args[0], text, offsets))
+    return _apply(text, edits)
+
+
+def replace_value(text: str, name: str, value: Any) -> str:
+    """Replace what a module assigns to a name on its top level by a literal.
+
+    Raises:
+        ValueError: The module assigns nothing to that name.
+    """
+    for node in ast.parse(text).body:
+        if not isinstance(node, ast.Assign | ast.AnnAssign):
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if any(isinstance(target, ast.Name) and target.id == name for target in targets) and node.value is not None:
+            start, end = _span(node.value, _line_offsets(text))
+            return _apply(text, [(start, end, repr(value))])
+    raise ValueError(f"{name} must be assigned on the top level of the exported module")
+
+
+def _mixers_of(model: PreTrainedModel) -> list[str]:
+    """Keys of the mixers that a hybrid stack resolves by name; none for the other models, which import theirs."""
+    config = model.config
+    if not isinstance(config, MemoryHybridConfig):
+        return []
+    return sorted({config.layer_config(layer).model_type.removeprefix("memory_") for layer in config.layers})
+
+
+def _registration(stem: str, mixers: Iterable[str]) -> str:
+    """Lines at the end of a model's module: the mixers that it finds by name, and the auto classes of its classes."""
+    lines = [f"from .mixers_{key} import {MIXERS[key]}Mixer  # so that transformers copies its file" for key in mixers]
+    lines += [f'{stem}Config.register_for_auto_class("AutoConfig")']
+    lines += [f'{stem}{suffix}.register_for_auto_class("{auto}")' for auto, suffix in AUTO_CLASSES.items()]
+    return "\n\n" + "\n".join(lines) + "\n"
+
+
+def _set_auto_map(model: PreTrainedModel, folder: Path, leaf: str, stem: str) -> None:
+    path = folder / "config.json"
+    if not path.exists():
+        model.config.save_pretrained(folder)
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config["auto_map"] = {"AutoConfig": f"{leaf}.{stem}Config"}
+    config["auto_map"] |= {auto: f"{leaf}.{stem}{suffix}" for auto, suffix in AUTO_CLASSES.items()}
+    write_text(path, json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def _source(module: str) -> str:
+    spec = find_spec(module)
+    if spec is None or spec.origin is None:
+        raise ValueError(f"{module} has no source file, which remote code needs")
+    return Path(spec.origin).read_text(encoding="utf-8")
+
+
+def _own_imports(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(f"{PACKAGE}."):
+            yield node.module
+
+
+def _check_foreign(module: str, node: ast.Import | ast.ImportFrom) -> None:
+    names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or "."]
+    for name in names:
+        package = name.partition(".")[0]
+        if package not in REQUIREMENTS and package not in sys.stdlib_module_names:
+            allowed = ", ".join(sorted(REQUIREMENTS))
+            raise ValueError(f"{module} imports {name}, which remote code must not require (allowed: {allowed})")
+
+
+def _is_import_module(call: ast.Call) -> bool:
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    return name == "import_module" and len(call.args) == 1
+
+
+def _rewrite_call(argument: ast.expr, text: str, offsets: list[int]) -> Iterator[Edit]:
+    """Turn ``import_module(f"hf_memory.mixers.{key}")`` into ``import_module(f".mixers_{key}", __package__)``."""
+    head = argument.values[0] if isinstance(argument, ast.JoinedStr) and argument.values else argument
+    if isinstance(head, ast.Constant) and isinstance(head.value, str) and head.value.startswith(f"{PACKAGE}."):
+        start, end = _span(argument, offsets)
+        literal = text.encode()[start:end].decode()
+        yield start, end, literal.replace(head.value, f".{flat_name(head.value)}", 1) + ", __package__"
+
+
+def _line_offsets(text: str) -> list[int]:
+    """Where each line begins, in bytes of UTF-8, in which the positions of a syntax tree count."""
+    offsets = [0]
+    for line in text.encode().splitlines(keepends=True):
+        offsets.append(offsets[-1] + len(line))
+    return offsets
+
+
+def _span(node: ast.stmt | ast.expr, offsets: list[int]) -> tuple[int, int]:
+    end_line, end_column = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+    return offsets[node.lineno - 1] + node.col_offset, offsets[end_line - 1] + end_column
+
+
+def _apply(text: str, edits: Iterable[Edit]) -> str:
+    content = text.encode()
+    for start, end, new in sorted(edits, reverse=True):
+        content = content[:start] + new.encode() + content[end:]
+    return content.decode()

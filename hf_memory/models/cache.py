@@ -1,0 +1,153 @@
+"""The container that carries the states of all layers between calls, as transformers' generation expects it."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from transformers import Cache
+
+from hf_memory.models.layers import State
+
+
+class MemoryCacheLayer:
+    """The state of one block. Its leaves carry the name of their part: ``conv.``, ``mixer.`` or ``mlp.``."""
+
+    is_compileable = False
+    is_croppable = False
+    is_sliding = False
+    supports_early_init = False
+
+    def __init__(self, state: State | None = None):
+        self.state: State = state if state is not None else {}
+
+    def __repr__(self) -> str:
+        leaves = ", ".join(f"{name}: {tuple(leaf.shape)}" for name, leaf in self.state.items())
+        return f"MemoryCacheLayer({leaves})"
+
+    @property
+    def is_initialized(self) -> bool:
+        """Whether a model has written a state."""
+        return bool(self.state)
+
+    def get_max_length(self) -> int:
+        """-1: no state here has a longest length of its own."""
+        return -1
+
+
+class MemoryCache(Cache):
+    """States of all blocks of a model, and how far each row has come.
+
+    A forward pass never writes into the cache that it is given: it returns another one as ``outputs.cache``. So one
+    cache can be continued in several ways, and gradients through a state are those of the functions that made it.
+
+    Args:
+        layers: One state per block; leaves are batch first.
+        positions: Real tokens seen per row (B,), int64.
+        num_columns: Columns fed so far, padding included.
+    """
+
+    def __init__(
+        self,
+        layers: list[State] | None = None,
+        positions: torch.Tensor | None = None,
+        num_columns: int = 0,
+    ):
+        super().__init__(layers=[MemoryCacheLayer(state) for state in layers or []])
+        self.positions = positions
+        self.num_columns = num_columns
+
+    def __repr__(self) -> str:
+        return f"MemoryCache(num_columns={self.num_columns}, layers={self.layers})"
+
+    @property
+    def states(self) -> list[State]:
+        """The state of each block."""
+        return [layer.state for layer in self.layers]
+
+    @property
+    def is_compileable(self) -> bool:
+        """False: states may grow."""
+        return False
+
+    @property
+    def is_linear(self) -> list[bool]:
+        """False for each layer, so that ``generate`` cuts the prompt by :meth:`get_seq_length`."""
+        return [False] * len(self.layers)
+
+    @property
+    def is_sliding(self) -> list[bool]:
+        """False for each layer: windows are the mixer's own affair."""
+        return [False] * len(self.layers)
+
+    @property
+    def batch_size(self) -> int:
+        """Number of rows; -1 before the first forward pass."""
+        return -1 if self.positions is None else len(self.positions)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Columns fed so far, padding included."""
+        return self.num_columns
+
+    def get_max_length(self, layer_idx: int | None = None) -> int:
+        """-1: there is no longest length."""
+        return -1
+
+    get_max_cache_shape = get_max_length
+
+    def update(self, *args: object, **kwargs: object) -> tuple[torch.Tensor, torch.Tensor]:
+        """Refuse: states are written by the model, not key by key."""
+        raise ValueError("a MemoryCache is written by its model only; pass it as `cache=` and read `outputs.cache`")
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Refuse: a recurrent state does not remember what it was."""
+        raise ValueError("a recurrent state cannot be cropped to an earlier token; keep the earlier cache instead")
+
+    def map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> "MemoryCache":
+        """A new cache with ``function`` applied to every leaf and to the positions."""
+        return MemoryCache(
+            [{name: function(leaf) for name, leaf in state.items()} for state in self.states],
+            None if self.positions is None else function(self.positions),
+            self.num_columns,
+        )
+
+    def detach(self) -> "MemoryCache":
+        """A new cache outside of the graph, for truncated backpropagation through time."""
+        return self.map(torch.Tensor.detach)
+
+    def to(self, *args: object, **kwargs: object) -> "MemoryCache":
+        """A new cache moved like ``torch.Tensor.to``; integer leaves keep their dtype."""
+
+        def move(leaf: torch.Tensor) -> torch.Tensor:
+            moved = leaf.to(*args, **kwargs)
+            return moved if leaf.is_floating_point() else moved.to(leaf.dtype)
+
+        return self.map(move)
+
+    def nbytes(self) -> int:
+        """Bytes of all leaves that ``state_size`` counts."""
+        return sum(leaf.numel() * leaf.element_size() for leaf in self._counted_leaves())
+
+    def state_size(self) -> int:
+        """Numbers held per sequence, counted on the live tensors."""
+        return sum(leaf[0].numel() for leaf in self._counted_leaves())
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        """Take the rows ``beam_idx``, in place: the contract of beam search."""
+        self._replace(self.map(lambda leaf: leaf.index_select(0, beam_idx.to(leaf.device))))
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat each row ``repeats`` times, in place."""
+        self._replace(self.map(lambda leaf: leaf.repeat_interleave(repeats, dim=0)))
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keep the rows ``indices``, in place."""
+        self._replace(self.map(lambda leaf: leaf[indices.to(leaf.device)]))
+
+    def reset(self) -> None:
+        """Forget everything, in place."""
+        self._replace(MemoryCache())
+
+    def _replace(self, other: "MemoryCache") -> None:
+        self.layers, self.positions, self.num_columns = other.layers, other.positions, other.num_columns
+
+    def _counted_leaves(self) -> Iterator[torch.Tensor]:
+        return (leaf for state in self.states for leaf in state.values() if leaf.is_floating_point())

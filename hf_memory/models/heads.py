@@ -1,0 +1,248 @@
+"""Models with a head: the loss at the supervised positions, predictions without logits, generation."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+from transformers import GenerationMixin
+from transformers.generation import utils as generation_utils
+from transformers.utils import ModelOutput
+from transformers.utils.generic import can_return_tuple
+
+from hf_memory.models.cache import MemoryCache
+from hf_memory.models.configuration import MemoryConfig
+from hf_memory.models.layers import State
+from hf_memory.models.modeling import MemoryModel, MemoryPreTrainedModel, one_cache
+from hf_memory.ops.backends.dispatch import in_function_transform
+from hf_memory.ops.linear_cross_entropy import linear_cross_entropy, takes
+
+IGNORE_INDEX = -100
+_CHUNK_LOGITS = 2**24  # numbers in the largest logits tensor that a loss builds: 64 MiB in float32
+
+
+@dataclass
+class MemoryHeadOutput(ModelOutput):
+    """Output of the models with a head.
+
+    Attributes:
+        loss: Summed loss of the supervised positions over their number, or over ``num_items_in_batch``.
+        logits: Scores (B, T, C), or values (B, T, 1) for regression.
+        predictions: Most likely class, or value for regression, of each output position (B, T), where
+            ``return_logits=False``; -100 where labels are given and the position is not supervised.
+        token_loss: Loss of each output position (B, T), 0 where there is no target.
+        cache: See :class:`MemoryModelOutput`.
+        hidden_states: See :class:`MemoryModelOutput`.
+        states: See :class:`MemoryModelOutput`.
+    """
+
+    loss: torch.Tensor | None = None
+    logits: torch.Tensor | None = None
+    predictions: torch.Tensor | None = None
+    token_loss: torch.Tensor | None = None
+    cache: MemoryCache | None = None
+    hidden_states: tuple[torch.Tensor, ...] | None = None
+    states: tuple[State, ...] | None = None
+
+
+class MemoryHeadModel(MemoryPreTrainedModel):
+    """A base model and a linear head that computes its own loss at the supervised positions only."""
+
+    model_class: ClassVar[type[MemoryModel]]
+    shift: ClassVar[int]
+    """How many positions before its label an output stands."""
+
+    @property
+    def head(self) -> nn.Linear:
+        """The linear layer from hidden states to scores."""
+        raise AttributeError("a model with a head names it")
+
+    def state_size(self, length: int | None = None) -> int:
+        """Numbers held per sequence by all blocks after ``length`` tokens."""
+        return self.model.state_size(length)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        cache: MemoryCache | None = None,
+        past_key_values: MemoryCache | None = None,
+        cache_params: MemoryCache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        output_hidden_states: bool | None = None,
+        output_states: bool = False,
+        logits_to_keep: int | torch.Tensor = 0,
+        return_logits: bool | None = None,
+        **kwargs: Any,
+    ) -> MemoryHeadOutput:
+        """Run the model, and compute the loss where there are labels.
+
+        The arguments that :meth:`MemoryModel.forward` takes mean what they mean there.
+
+        Args:
+            labels: Targets (B, T), -100 where a position is not supervised. A causal head shifts them: ``labels[:, t
+                + 1]`` is the target of the output at ``t``. Regression takes floating point labels.
+            logits_to_keep: Compute the logits of the last columns only, or of the columns of this index; 0 for all.
+            return_logits: Default: no logits while training with labels, logits otherwise. False returns
+                ``predictions`` and ``token_loss`` instead, in chunks, so that no (B, T, C) tensor exists.
+
+        Raises:
+            ValueError: If a label is outside of the classes.
+        """
+        if return_logits is None:
+            return_logits = labels is None or not self.training
+        if use_cache is None and labels is not None:
+            use_cache = False
+        num_items_in_batch = kwargs.pop("num_items_in_batch", None)
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            cache=one_cache(cache, past_key_values, cache_params),
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            output_hidden_states=output_hidden_states,
+            output_states=output_states,
+            **kwargs,
+        )
+        hidden = outputs.last_hidden_state
+        result = MemoryHeadOutput(cache=outputs.cache, hidden_states=outputs.hidden_states, states=outputs.states)
+        if labels is not None:
+            result.loss, result.token_loss, result.predictions = self._loss(hidden, labels, num_items_in_batch)
+        elif not return_logits:
+            result.predictions = self._predict(hidden)
+        if return_logits:
+            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            return MemoryHeadOutput(
+                loss=result.loss,
+                logits=self.head(hidden[:, kept]),
+                cache=result.cache,
+                hidden_states=result.hidden_states,
+                states=result.states,
+            )
+        return result
+
+    def _loss(self, hidden, labels, num_items_in_batch):
+        targets = F.pad(labels[:, self.shift :], (0, self.shift), value=IGNORE_INDEX).to(hidden.device)
+        flat = targets.flatten()
+        index = (flat != IGNORE_INDEX).nonzero().squeeze(1)
+        chosen, wanted = hidden.flatten(0, 1).index_select(0, index), flat.index_select(0, index)
+        self._check_labels(wanted)
+        if self._is_plain_classifier() and takes(chosen, self.head.weight):
+            total, per_target, predicted = linear_cross_entropy(chosen, self.head.weight, self.head.bias, wanted.long())
+        else:
+            per_target, predicted = self._loss_in_chunks(chosen, wanted)
+            total = per_target.sum()
+        count = max(len(index), 1) if num_items_in_batch is None else num_items_in_batch
+        if isinstance(count, torch.Tensor):
+            count = count.to(total.device)
+        with torch.no_grad():
+            token_loss = per_target.new_zeros(len(flat)).index_copy(0, index, per_target)
+            dense = predicted.new_full((len(flat),), IGNORE_INDEX).index_copy(0, index, predicted)
+        return total / count, token_loss.view_as(targets), dense.view_as(targets)
+
+    def _is_plain_classifier(self) -> bool:
+        """Whether the head is a linear layer that nobody has wrapped or hooked."""
+        head = self.head
+        hooked = head._forward_hooks or head._forward_pre_hooks or head._backward_hooks
+        return type(head) is nn.Linear and not hooked and self.config.problem_type != "regression"
+
+    def _loss_in_chunks(self, hidden: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = max(1, _CHUNK_LOGITS // self.head.out_features)
+        recompute = len(hidden) > rows and torch.is_grad_enabled() and not in_function_transform()
+        losses, predictions = [], []
+        for block, target in zip(hidden.split(rows), targets.split(rows), strict=True):
+            # Recomputing a chunk in the backward pass keeps one chunk of logits alive instead of all of them.
+            loss, prediction = (
+                checkpoint(self._chunk, block, target, use_reentrant=False) if recompute else self._chunk(block, target)
+            )
+            losses.append(loss)
+            predictions.append(prediction)
+        return torch.cat(losses), torch.cat(predictions)
+
+    def _chunk(self, hidden: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        scores = self.head(hidden)
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        if self.config.problem_type == "regression":
+            value = scores.squeeze(-1)
+            return (value - target.to(value.dtype)).square(), value.detach()
+        return F.cross_entropy(scores, target.long(), reduction="none"), scores.detach().argmax(-1)
+
+    def _predict(self, hidden: torch.Tensor) -> torch.Tensor:
+        flat = hidden.flatten(0, 1)
+        blocks = flat.split(max(1, _CHUNK_LOGITS // self.head.out_features))
+        regression = self.config.problem_type == "regression"
+        values = [self.head(block).squeeze(-1) if regression else self.head(block).argmax(-1) for block in blocks]
+        return torch.cat(values).view(hidden.shape[:2])
+
+    def _check_labels(self, labels: torch.Tensor) -> None:
+        if self.config.problem_type == "regression" or not len(labels):
+            return
+        low, high, classes = int(labels.min()), int(labels.max()), self.head.out_features
+        if labels.is_floating_point() or low < 0 or high >= classes:
+            raise ValueError(f"labels must be integers in [0, {classes}), or {IGNORE_INDEX}; got {low} to {high}")
+
+
+class MemoryForCausalLM(MemoryHeadModel, GenerationMixin):
+    """A model whose answer is the next token: ``labels[:, t + 1]`` is the target of the output at ``t``."""
+
+    shift = 1
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+
+    def __init__(self, config: MemoryConfig):
+        super().__init__(config)
+        self.model = self.model_class(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    @property
+    def head(self) -> nn.Linear:
+        """The language model head."""
+        return self.lm_head
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        return False  # the model makes its own cache in the first step
+
+    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Leave the positions to the spine, which counts real tokens.
+
+        Those of ``generate`` go on from the last column of the prompt, and are wrong where that column is padding.
+        """
+        inputs = super().prepare_inputs_for_generation(*args, **kwargs)
+        inputs.pop("position_ids", None)
+        return inputs
+
+    def _update_model_kwargs_for_generation(self, outputs, model_kwargs, *args, **kwargs):
+        model_kwargs = super()._update_model_kwargs_for_generation(outputs, model_kwargs, *args, **kwargs)
+        # Versions up to 5.23 hand the state on as `past_key_values`, later ones as `cache`.
+        names = generation_utils.ALL_CACHE_NAMES
+        for name in names:
+            model_kwargs.pop(name, None)
+        if outputs.cache is not None:
+            model_kwargs["cache" if "cache" in names else "past_key_values"] = outputs.cache
+        return model_kwargs
+
+
+class MemoryForTokenClassification(MemoryHeadModel):
+    """A model whose answer is due at its own position: a class, or a number where ``problem_type="regression"``."""
+
+    shift = 0
+
+    def __init__(self, config: MemoryConfig):
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.model = self.model_class(config)
+        self.score = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    @property
+    def head(self) -> nn.Linear:
+        """The classification head."""
+        return self.score

@@ -1,0 +1,1 @@
+"""Behind the door to kernels: the choice of a backend, and the loops in numba, Triton and other packages."""

@@ -1,0 +1,54 @@
+"""The chunked linear attention of flash-linear-attention (0.6: ``fla.ops.simple_gla.chunk_simple_gla``).
+
+It takes the scalar decay as its logarithm, in the layout of this package, and keeps the state in float32. Its own
+normaliser adds up keys in their half precision, so the sum of the weights is one more column of the values here, as in
+torch. float16 is refused, which that sum overflows after some thousand steps. There is no second derivative.
+"""
+
+import torch
+from fla.ops.simple_gla import chunk_simple_gla
+from torch import Tensor
+
+from hf_memory.ops.backends.fla_common import PACKAGE, refusal_of_package
+
+__all__ = ["PACKAGE", "linear_attention", "refusal"]
+
+DTYPES = (torch.bfloat16,)
+
+
+def refusal(*, device: torch.device, dtype: torch.dtype, key_dim: int = 2) -> str | None:
+    """Say why the kernel cannot run on such tensors, or nothing where it can."""
+    reason = refusal_of_package(device, dtype, DTYPES)
+    if reason is None and key_dim % 2:
+        reason = f"its keys have an even number of dimensions, not {key_dim}"
+    return reason
+
+
+def linear_attention(
+    query: Tensor, key: Tensor, columns: Tensor, log_decay: Tensor | None, state: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Run the kernel; a step of zero columns and zero log decay leaves the state.
+
+    Args:
+        query: q (B, T, H, K).
+        key: k (B, T, H, K).
+        columns: Values (B, T, H, V), with a column of ones where the weights are to be summed.
+        log_decay: log a (B, T, H), or None for a = 1.
+        state: S_0 (B, H, K, V).
+        dtype: The dtype of the products.
+
+    Returns:
+        Sums (B, T, H, V) and the final state (B, H, K, V), both in float32.
+    """
+    width = columns.shape[-1]
+    odd = width % 2  # of half precision the kernel takes an even number of columns
+    sums, final = chunk_simple_gla(
+        query.to(dtype),
+        key.to(dtype),
+        torch.nn.functional.pad(columns.to(dtype), (0, odd)),
+        g=None if log_decay is None else log_decay.float(),
+        scale=1.0,
+        initial_state=torch.nn.functional.pad(state.float(), (0, odd)),
+        output_final_state=True,
+    )
+    return sums[..., :width].float(), final[..., :width]

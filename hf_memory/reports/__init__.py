@@ -1,0 +1,1 @@
+"""What people look at: figures, tables and pages, all of them drawn from result rows."""

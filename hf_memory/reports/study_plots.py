@@ -1,0 +1,263 @@
+"""Figures of a sweep: learning rates, state, width, and the course of training, each with the numbers behind it.
+
+Seeds are drawn everywhere, and so are the chance level and, where a task has them, the baselines.
+"""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+
+from matplotlib.figure import Figure
+
+from hf_memory.experiments.mechanisms import MEASURES
+from hf_memory.experiments.results import Row
+from hf_memory.experiments.summary import studies as split_studies
+from hf_memory.reports.plotting import plot_length_curves
+from hf_memory.reports.study_axes import (
+    arm_label,
+    by_task,
+    canvas,
+    draw_levels,
+    draw_line,
+    drawing_name,
+    finish,
+    styles_of,
+    to_csv,
+)
+from hf_memory.studies.outcomes import Result, Study
+from hf_memory.studies.statistics import FOUR_POINTS
+from hf_memory.studies.watched import as_diverged
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawing:
+    """A figure with its numbers.
+
+    Attributes:
+        name: File name without its ending.
+        caption: What it shows.
+        figure: The figure.
+        table: The numbers, as CSV.
+    """
+
+    name: str
+    caption: str
+    figure: Figure
+    table: str
+
+
+def draw_study(study: Study) -> list[Drawing]:
+    """All figures for which a sweep has something to show."""
+    drawings = [*length_drawings(study)]
+    for group, results in by_task(study).items():
+        drawings += [
+            drawing
+            for drawing in (
+                rate_drawing(study, group, results),
+                state_drawing(study, group, results),
+                size_drawing(study, group, results),
+                *training_drawings(study, group, results),
+            )
+            if drawing is not None
+        ]
+    return drawings
+
+
+def length_drawings(study: Study) -> list[Drawing]:
+    """The metric against test length, one figure for each training set, at the chosen rates."""
+    rows: list[Row] = []
+    for place in study.places():
+        results = study.at_rate(place, "chosen") or []
+        for result in results:
+            rows += [dataclasses.replace(row, arm=arm_label(place)) for row in _rows_of(result, results)]
+    drawings = []
+    for group in split_studies(rows) if rows else []:
+        tests = [row for row in group if row.split == f"test_{row.length}"]
+        if len({row.length for row in tests}) < 2:
+            continue
+        metric = study.recipe.metric_name
+        low, high = group[0].train_length
+        name = "-".join(filter(None, (study.recipe.name, *map(str, group[0].task_knobs.values()), f"{low}-{high}")))
+        table = [
+            (row.arm, row.length, row.seed, row.learning_rate, row.value(metric), row.measured(metric).chance, row.cell)
+            for row in tests
+        ]
+        drawings.append(
+            Drawing(
+                f"{name}-length",
+                "Against test length, at the rate chosen on validation; the trained range is shaded, points are seeds.",
+                plot_length_curves(group, metric),
+                to_csv(("arm", "length", "seed", "learning_rate", "value", "chance", "cell"), table),
+            )
+        )
+    return drawings
+
+
+def _rows_of(result: Result, others: Sequence[Result]) -> list[Row]:
+    """Rows of a run. Those of one that ended with an error are its neighbours' without values: they count as chance."""
+    if result.rows or result.error is None:
+        return list(result.rows.values())
+    like = next((list(other.rows.values()) for other in others if other.rows), list[Row]())
+    return [dataclasses.replace(as_diverged(row), seed=result.cell.seed, cell=result.digest) for row in like]
+
+
+def rate_drawing(study: Study, group: str, results: Sequence[Result]) -> Drawing | None:
+    """``validation`` against learning rate, with the four points of Zoology's grid marked."""
+    searched = [result for result in results if result.cell.stage == "search"]
+    if len({result.cell.learning_rate for result in searched}) < 2:
+        return None
+    metric, (figure, axes) = study.recipe.metric_name, canvas()
+    table = []
+    for label, own in _by_curve(searched).items():
+        values: dict[float, list[float]] = {}
+        for result in own:
+            value = result.value("validation", metric)
+            values.setdefault(result.cell.learning_rate, []).append(value)
+            table.append((label, result.cell.learning_rate, result.cell.seed, value, result.has_failed, result.digest))
+        draw_line(axes, label, values, styles_of(study)[own[0].arm])
+    for rate in FOUR_POINTS:
+        axes.axvline(rate, color="#b0b0b0", linewidth=0.8, linestyle=(0, (2, 3)), zorder=0)
+    axes.set_xscale("log")
+    draw_levels(axes, study, searched, "validation")
+    finish(
+        axes, "peak learning rate (dashed: the four points of Arora et al., 2024)", metric, group or study.recipe.title
+    )
+    return Drawing(
+        drawing_name(study, group, "rates"),
+        "Validation against learning rate. A run that failed or diverged counts as chance.",
+        figure,
+        to_csv(("arm", "learning_rate", "seed", "value", "failed", "cell"), table),
+    )
+
+
+def state_drawing(study: Study, group: str, results: Sequence[Result]) -> Drawing | None:
+    """The metric at the training length against bytes of state, with the best value for so many bytes."""
+    found = _headline(study, results)
+    points = [(row.state_bytes, label, result, row) for label, result, row in found]
+    if len({size for size, *_ in points}) < 2:
+        return None
+    metric, (figure, axes) = study.recipe.metric_name, canvas()
+    table, means = [], []
+    for label in dict.fromkeys(label for _, label, _, _ in points):
+        own = [(size, result, row) for size, name, result, row in points if name == label]
+        values: dict[float, list[float]] = {own[0][0]: [result.value(row.split, metric) for _, result, row in own]}
+        draw_line(axes, label, values, styles_of(study)[own[0][1].arm])
+        means.append((own[0][0], statistics.fmean(values[own[0][0]])))
+        table += [
+            (label, size, result.cell.seed, result.value(row.split, metric), result.digest) for size, result, row in own
+        ]
+    frontier = frontier_of(means)
+    axes.step(*zip(*frontier, strict=True), where="post", color="#777777", linewidth=1, label="frontier", zorder=1)
+    axes.set_xscale("log", base=2)
+    # Ticks stand at powers of two: sizes that lie between two of them would have one tick or none.
+    low, high = (math.log2(edge(size for size, *_ in points)) for edge in (min, max))
+    axes.set_xlim(2 ** (math.floor(low) - 0.1), 2 ** (math.ceil(high) + 0.1))
+    draw_levels(axes, study, results, points[0][3].split)
+    finish(axes, "bytes of state per sequence", metric, group or study.recipe.title)
+    return Drawing(
+        drawing_name(study, group, "state"),
+        "Against bytes of state at the training length; the frontier is the best mean with at most so many bytes.",
+        figure,
+        to_csv(("arm", "state_bytes", "seed", "value", "cell"), table),
+    )
+
+
+def frontier_of(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Points that no other beats with as little, in rising order.
+
+    >>> frontier_of([(4, 0.5), (1, 0.2), (2, 0.1), (8, 0.4)])
+    [(1, 0.2), (4, 0.5)]
+    """
+    best: list[tuple[float, float]] = []
+    for size, value in sorted(points, key=lambda point: (point[0], -point[1])):
+        if not best or value > best[-1][1]:
+            best.append((size, value))
+    return best
+
+
+def size_drawing(study: Study, group: str, results: Sequence[Result]) -> Drawing | None:
+    """The metric at the training length against width, one line for each arm and depth."""
+    axis = next((name for name in ("width", "size") if len(study.recipe.grid.get(name, ())) > 1), None)
+    if axis is None:
+        return None
+    metric, (figure, axes) = study.recipe.metric_name, canvas()
+    curves: dict[str, dict[float, list[float]]] = {}
+    arms: dict[str, str] = {}
+    table = []
+    for label, result, row in _headline(study, results):
+        rest = {name: value for name, value in result.cell.place.items() if name != axis}
+        curve, size = arm_label(rest), float(result.cell.place[axis])
+        curves.setdefault(curve, {}).setdefault(size, []).append(result.value(row.split, metric))
+        arms[curve] = result.arm
+        table.append((label, size, result.cell.place.get("depth"), row.parameters_non_embedding, result.cell.seed,
+                      result.value(row.split, metric), result.digest))  # fmt: skip
+    if not curves:
+        return None
+    for curve, values in curves.items():
+        draw_line(axes, curve, values, styles_of(study)[arms[curve]])
+    axes.set_xscale("log", base=2)
+    draw_levels(axes, study, results, "validation")
+    finish(axes, axis, metric, group or study.recipe.title)
+    header = ("arm", axis, "depth", "parameters_non_embedding", "seed", "value", "cell")
+    caption = f"Against {axis}, one line for each arm and depth."
+    return Drawing(drawing_name(study, group, axis), caption, figure, to_csv(header, table))
+
+
+def training_drawings(study: Study, group: str, results: Sequence[Result]) -> list[Drawing]:
+    """Metric, loss and mechanisms over the steps of training, a figure for each on each split that was looked at."""
+    chosen = [result for place in study.places(results) for result in study.at_rate(place, "chosen") or []]
+    seen = dict.fromkeys((point.split, name) for result in chosen for point in result.history for name in point.values)
+    wanted = (study.recipe.metric_name, "loss", *MEASURES)
+    shown = [(split, metric) for metric in wanted for split, name in seen if name == metric]
+    return [_training_drawing(study, group, chosen, split, metric) for split, metric in shown]
+
+
+def _training_drawing(study: Study, group: str, chosen: Sequence[Result], split: str, metric: str) -> Drawing:
+    figure, axes = canvas()
+    table, seen = [], set[str]()
+    for result in chosen:
+        curve, label = result.curve(split, metric), arm_label(result.cell.place)
+        if not curve:
+            continue
+        style = styles_of(study)[result.arm]
+        axes.plot(*zip(*curve, strict=True), color=style.colour, linestyle=style.dash, linewidth=1.2, alpha=0.85,
+                  label=None if label in seen else label)  # fmt: skip
+        seen.add(label)
+        table += [(label, result.cell.seed, step, value, result.digest) for step, value in curve]
+    is_headline = metric == study.recipe.metric_name
+    if study.recipe.plateau is not None and is_headline:
+        axes.axhline(study.recipe.plateau, color="#b3261e", linewidth=0.9, linestyle=(0, (4, 2)), label="plateau")
+    axes.set_xscale("log")
+    draw_levels(axes, study, chosen, split, metric)
+    finish(axes, "steps", f"{metric} on {split}", group or study.recipe.title)
+    return Drawing(
+        drawing_name(study, group, f"training-{split}" if is_headline else f"training-{split}-{metric}"),
+        f"{metric.replace('_', ' ')} over training on {split}, one line for each seed at the chosen rate.",
+        figure,
+        to_csv(("arm", "seed", "steps", "value", "cell"), table),
+    )
+
+
+def home_split(result: Result) -> str:
+    """The test split at the training length where there is one, else ``validation``."""
+    first = next(iter(result.rows.values()))
+    name = f"test_{first.train_length[1]}"
+    return name if name in result.rows else "validation"
+
+
+def _headline(study: Study, results: Sequence[Result]) -> list[tuple[str, Result, Row]]:
+    """Label, result and row at the training length of every run at its chosen rate that has rows."""
+    found = []
+    for place in study.places(results):
+        for result in study.at_rate(place, "chosen") or []:
+            if result.rows:
+                found.append((arm_label(place), result, result.rows[home_split(result)]))
+    return found
+
+
+def _by_curve(results: Sequence[Result]) -> dict[str, list[Result]]:
+    curves: dict[str, list[Result]] = {}
+    for result in results:
+        curves.setdefault(arm_label(result.cell.place), []).append(result)
+    return curves

@@ -1,0 +1,308 @@
+"""Tables of a sweep: verdicts, places of the grid, ticks and runs. Texts, with the numbers by which they sort."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from hf_memory.experiments.metrics import extrapolation_length
+from hf_memory.reports.study_axes import label_of
+from hf_memory.reports.study_plots import home_split
+from hf_memory.studies.judging import Judgement
+from hf_memory.studies.outcomes import Result, Study
+from hf_memory.studies.plans import search_place
+from hf_memory.studies.statistics import best_of_n, binomial_interval, plateau, seeds_that_pass
+
+TICK = 0.9
+"""Level above which a run passes in the table of ticks, and a length counts as reached."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TableCell:
+    """A text, the number by which it is sorted, and its class."""
+
+    text: str
+    key: float | None = None
+    kind: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class TableLine:
+    """A line of a table; a level is a chance level or a baseline."""
+
+    cells: tuple[TableCell, ...]
+    level: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class PageTable:
+    """A table of the page."""
+
+    id: str
+    title: str
+    note: str
+    columns: tuple[str, ...]
+    lines: tuple[TableLine, ...]
+    filter: bool = True
+
+
+def to_markdown(table: PageTable) -> str:
+    """A table with its title and note, as Markdown. Columns without any text are left out."""
+    kept = [i for i in range(len(table.columns)) if any(line.cells[i].text for line in table.lines)]
+
+    def line(texts: Sequence[str]) -> str:
+        words = (" ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|") for text in texts)
+        return f"| {' | '.join(words)} |"
+
+    if not table.lines:
+        return "\n".join([f"### {table.title}", "", "None.", ""])
+
+    rows = [line([one.cells[i].text for i in kept]) for one in table.lines]
+    head = line([table.columns[i] for i in kept])
+    return "\n".join([f"### {table.title}", "", table.note, "", head, "|---" * len(kept) + "|", *rows, ""])
+
+
+def verdict_table(judgements: Sequence[Judgement], name: str) -> PageTable:
+    """What was expected, and what came of it."""
+    lines = []
+    for judgement in judgements:
+        expectation = judgement.expectation
+        kind = "undecided" if judgement.verdict == "not decided" else judgement.verdict
+        lines.append(
+            TableLine(
+                (
+                    TableCell(expectation.claim, kind="text"),
+                    TableCell(expectation.published, kind="text"),
+                    TableCell(judgement.verdict, kind=kind),
+                    TableCell(_numbers(list(judgement.left.values()))),
+                    TableCell(_numbers(list(judgement.right.values()))),
+                    TableCell(judgement.reason, kind="text"),
+                    TableCell(expectation.text, kind="text"),
+                    TableCell(expectation.because, kind="text"),
+                )
+            )
+        )
+    columns = ("claim", "published", "verdict", "left, by seed", "right, by seed", "why", "measured", "because")
+    note = "A relation holds where two thirds of the seeds say so; it is not decided where neither side has two thirds."
+    return PageTable(name, "Verdicts", note, columns, tuple(lines), filter=False)
+
+
+def place_tables(study: Study, name: str) -> list[PageTable]:
+    """One table for the chosen rates, one for the fixed one, and one of ticks for several test lengths."""
+    tables = [_place_table(study, f"{name}-chosen", "At the chosen learning rates", "chosen")]
+    if study.recipe.fixed_learning_rate is not None and len(study.recipe.learning_rates) > 1:
+        title = f"With learning rate {study.recipe.fixed_learning_rate:g} for all"
+        tables.append(_place_table(study, f"{name}-fixed", title, "fixed"))
+    others = (tick_table(study, f"{name}-ticks"), tries_table(study, f"{name}-tries"))
+    return [*tables, *(table for table in others if table is not None)]
+
+
+def _place_table(study: Study, name: str, title: str, rate: str) -> PageTable:
+    metric, axes = study.recipe.metric_name, tuple(study.recipe.grid)
+    splits = list(dict.fromkeys(split for result in study.results for split in result.rows))
+    lines = []
+    for place in study.places():
+        results = [result for result in study.at_rate(place, rate) or [] if result.is_known]
+        if not results:
+            continue
+        choice = study.choice(place)
+        first = next((row for result in results for row in result.rows.values()), None)
+        tried = len(choice.curve) if choice and rate == "chosen" else 1
+        edge = ", on the edge" if choice and choice.on_edge and rate == "chosen" else ""
+        lines.append(
+            TableLine(
+                (
+                    TableCell(str(place["arm"])),
+                    *(TableCell(str(place[axis])) for axis in axes),
+                    TableCell(
+                        f"{results[0].cell.learning_rate:.3g} (best of {tried}{edge})", results[0].cell.learning_rate
+                    ),
+                    TableCell(str(len(results))),
+                    _number(first.parameters_per_block if first else None),
+                    _number(first.parameters_non_embedding if first else None),
+                    _number(next((r.rows[home_split(r)].state_bytes for r in results if r.rows), None)),
+                    _number(_mean_seconds(results)),
+                    TableCell("" if choice is None else f"{choice.best_per_seed:.3f}"),
+                    *(_spread([r.value(s, metric) for r in results if _has(r, s)]) for s in splits),
+                )
+            )
+        )
+    columns = (
+        "arm", *axes, "learning rate", "seeds", "parameters per block", "parameters of blocks", "state bytes",
+        "seconds", "mean of seeds' bests", *splits,
+    )  # fmt: skip
+    note = (
+        f"{metric.replace('_', ' ')}: mean over seeds, smallest and largest in brackets. State bytes are those at the "
+        "training length. Chance levels and baselines stand below."
+    )
+    return PageTable(name, title, note, columns, (*lines, *_level_lines(study, splits, len(axes))))
+
+
+def _has(result: Result, split: str) -> bool:
+    """Whether a result has a value on a split; a failed one has chance there if its data have the split."""
+    return split in result.rows or (result.error is not None and split in result.cell.experiment().specification.splits)
+
+
+def _level_lines(study: Study, splits: Sequence[str], axes: int) -> list[TableLine]:
+    """Chance level and baselines of each training set, where they are known."""
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    metric = study.recipe.metric_name
+    for result in study.results:
+        data = str(result.cell.place.get("config", ""))
+        for split, row in result.rows.items():
+            measured = row.measured(metric)
+            levels = {"chance": measured.chance, **measured.baselines}
+            for name, value in levels.items():
+                if value is not None and math.isfinite(value):
+                    found.setdefault((data, name.replace("_", " ")), {})[split] = value
+    position = list(study.recipe.grid).index("config") if "config" in study.recipe.grid else None
+    lines = []
+    for (data, name), values in found.items():
+        place = [TableCell(data if index == position else "") for index in range(axes)]
+        facts = [TableCell("")] * 7
+        cells = [TableCell(f"{values[split]:.3f}" if split in values else "") for split in splits]
+        lines.append(TableLine((TableCell(name), *place, *facts, *cells), level=True))
+    return lines
+
+
+def tick_table(study: Study, name: str) -> PageTable | None:
+    """How many seeds pass at each test length, beside accuracy per step for whole-sequence metrics."""
+    metric = study.recipe.metric_name
+    by_length = "sequence" in metric
+    lengths = sorted(
+        {row.length for r in study.results for row in r.rows.values() if row.split == f"test_{row.length}"}
+    )
+    if len(lengths) < 2:
+        return None
+    lines = []
+    for place in study.places():
+        results = [result for result in study.at_rate(place, "chosen") or [] if result.is_known]
+        values = {
+            length: [r.value(f"test_{length}", metric) for r in results if _has(r, f"test_{length}")]
+            for length in lengths
+        }
+        values = {length: found for length, found in values.items() if found}
+        if not values:
+            continue
+        first = min(values)
+        cells = [TableCell(label_of(place)), _number(extrapolation_length(values, TICK))]
+        for length in lengths:
+            cells.append(_tick(values.get(length, []), length, values[first], first, by_length))
+        lines.append(TableLine(tuple(cells)))
+    note = f"Seeds above {TICK:g} of all seeds, at the chosen rate, with the 95 % interval of that share in brackets. "
+    if by_length:
+        note += "Then accuracy per step, and what independent errors at the shortest length would give."
+    return PageTable(name, "Ticks", note, ("arm", "reaches", *map(str, lengths)), tuple(lines))
+
+
+def tries_table(study: Study, name: str) -> PageTable | None:
+    """What is reached on ``validation`` by trying 1, 2, ... of the rates: a longer search favours noisy mixers."""
+    rates = sorted({result.cell.learning_rate for result in study.results if result.cell.stage == "search"})
+    if len(rates) < 2:
+        return None
+    lines = []
+    for place in study.places():
+        choice = study.choice(place)
+        if choice is None or search_place(study.recipe, place) != place:
+            continue
+        found = [TableCell(f"{value:.3f}", value) for value in best_of_n(list(choice.curve.values()))]
+        lines.append(TableLine((TableCell(label_of(place)), *found)))
+    note = "Expected best on validation of so many rates drawn from the grid, from the mean over seeds of each rate."
+    columns = ("arm", *(f"best of {count}" for count in range(1, len(rates) + 1)))
+    return PageTable(name, "Best of how many tries", note, columns, tuple(lines), filter=False)
+
+
+def _tick(values: Sequence[float], length: int, first: Sequence[float], first_length: int, whole: bool) -> TableCell:
+    """How many seeds pass at one length; for whole-sequence metrics with the accuracy per step."""
+    if not values:
+        return TableCell("")
+    passed, total = seeds_that_pass(values, TICK)
+    low, high = binomial_interval(passed, total)
+    mark = "✓" if sum(values) / total > TICK else "✗"
+    text = f"{mark} {passed}/{total} ({low:.2f}, {high:.2f})"
+    mean, start = sum(values) / total, sum(first) / len(first)
+    if whole:
+        text += f", {mean ** (1 / length):.4f} a step, independent {start ** (length / first_length):.3f}"
+    return TableCell(text, mean)
+
+
+def cell_table(study: Study, name: str) -> PageTable:
+    """Every run with its outcome, evaluations and cost."""
+    metric, axes = study.recipe.metric_name, tuple(study.recipe.grid)
+    splits = list(dict.fromkeys(split for result in study.results for split in result.rows))
+    lines = []
+    for result in study.results:
+        row = next(iter(result.rows.values()), None)
+        outcome = result.error or ("diverged" if result.has_failed else "finished" if row else "missing")
+        training = result.cell.training
+        lines.append(
+            TableLine(
+                (
+                    TableCell(result.arm),
+                    *(TableCell(str(result.cell.place[axis])) for axis in axes),
+                    TableCell(result.cell.stage),
+                    TableCell(f"{result.cell.learning_rate:g}"),
+                    TableCell(str(result.cell.seed)),
+                    TableCell(outcome, kind="text"),
+                    _number(row.steps if row else None),
+                    _number(row.tokens if row else None),
+                    _number(row.train_seconds if row else None),
+                    TableCell(f"{training['clip']:g}"),
+                    TableCell(str(training["optim_groups"])),
+                    TableCell(row.stop_rule or "" if row else "", kind="text"),
+                    TableCell(str(result.cell.evaluate["points"])),
+                    _plateau(study, result),
+                    *(_run_value(result, split, metric) for split in splits),
+                    TableCell(result.digest),
+                )
+            )
+        )
+    columns = (
+        "arm", *axes, "stage", "learning rate", "seed", "outcome", "steps", "tokens", "seconds", "clip", "groups",
+        "stop rule", "evaluations", "on plateau", *splits, "cell",
+    )  # fmt: skip
+    return PageTable(name, "All runs", f"{metric.replace('_', ' ')} of each run.", columns, tuple(lines))
+
+
+def _plateau(study: Study, result: Result) -> TableCell:
+    """Share of the steps that a run spent on the plateau, where the recipe has one."""
+    level, curve = study.recipe.plateau, result.curve("validation", study.recipe.metric_name)
+    if level is None or not curve:
+        return TableCell("")
+    share = plateau(curve, level)
+    return TableCell(f"{share:.0%}", share)
+
+
+def _run_value(result: Result, split: str, metric: str) -> TableCell:
+    """Value of one run; with its 95 % interval where whole sequences are counted, which are independent."""
+    if not result.is_known or not _has(result, split):
+        return TableCell("")
+    value = result.value(split, metric)
+    if result.has_failed or "sequence" not in metric:
+        return TableCell(f"{value:.4f}", value)
+    measured = result.rows[split].measured(metric)
+    low, high = binomial_interval(round(measured.numerator), round(measured.denominator))
+    return TableCell(f"{value:.4f} ({low:.3f}, {high:.3f})", value)
+
+
+def _mean_seconds(results: Sequence[Result]) -> float | None:
+    """Mean training time of the runs that have one."""
+    seconds = [next(iter(r.rows.values())).train_seconds for r in results if r.rows]
+    known = [value for value in seconds if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _number(value: float | None) -> TableCell:
+    return TableCell("") if value is None else TableCell(f"{value:,.0f}", float(value))
+
+
+def _spread(values: Sequence[float]) -> TableCell:
+    """Mean of the values, with their range where there are several."""
+    if not values:
+        return TableCell("")
+    mean = sum(values) / len(values)
+    text = f"{mean:.3f}" if len(values) == 1 else f"{mean:.3f} ({min(values):.3f}, {max(values):.3f})"
+    return TableCell(text, mean)
+
+
+def _numbers(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:.3g}" if math.isfinite(value) else "never" if value > 0 else "none" for value in values)

@@ -1,0 +1,209 @@
+"""One run of a sweep as plain values: what defines it, whether it is done, and how it ended.
+
+A cell leaves ``<digest>.jsonl`` with its rows, or ``<digest>.failed.json`` with its error; evaluations during training
+lie beside them in ``<digest>.history.json``. Whether it is done is a question to the folder alone.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import logging
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from hf_memory.data.specification import specify
+from hf_memory.experiments.results import cell_path
+from hf_memory.storage import claim, write_text
+from hf_memory.studies.stacking import run_stacked, why_not_stackable
+from hf_memory.studies.watched import Beat, WatchedExperiment
+
+logger = logging.getLogger(__name__)
+
+Outcome = Literal["trained", "finished before", "failed", "failed before", "claimed elsewhere"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A training run as plain values, so that it can be sent to a process or a machine.
+
+    Attributes:
+        place: Where it stands in the recipe: arm and grid axes.
+        stage: ``"search"``, ``"final"`` or ``"fixed"``, see :class:`hf_memory.studies.recipes.Recipe`.
+        mixer: Key of the mixer.
+        task: Key of the task.
+        config: Configuration of the dataset.
+        data: Keywords of the dataset and knobs of the law.
+        fields: Fields of the config.
+        training: All keys of :data:`hf_memory.studies.recipes.TRAINING`.
+        evaluate: All keys of :data:`hf_memory.studies.recipes.EVALUATE`.
+        learning_rate: Peak learning rate.
+        seed: Seed of the weights.
+        learning_rate_grid: The rates among which this one was chosen; empty during the search.
+    """
+
+    place: Mapping[str, Any]
+    stage: str
+    mixer: str
+    task: str
+    config: str | None
+    data: Mapping[str, Any]
+    fields: Mapping[str, Any]
+    training: Mapping[str, Any]
+    evaluate: Mapping[str, Any]
+    learning_rate: float
+    seed: int
+    learning_rate_grid: tuple[float, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """A line for people."""
+        place = ", ".join(f"{name} {value}" for name, value in self.place.items() if name != "arm")
+        return f"{self.place['arm']}{f' ({place})' if place else ''}, rate {self.learning_rate:g}, seed {self.seed}"
+
+    def experiment(self) -> "WatchedExperiment":
+        """The run in full; names and values are checked."""
+        own = self.training
+        return WatchedExperiment(
+            specification=specify(self.task, self.config, **self.data),
+            mixer=self.mixer,
+            fields=dict(self.fields),
+            training={
+                "max_steps": own["steps"],
+                "per_device_train_batch_size": own["batch_size"],
+                "lr_scheduler_type": own["schedule"],
+                "warmup_steps": own["warmup"],
+                "max_grad_norm": own["clip"],
+                "weight_decay": own["weight_decay"],
+                "learning_rate": self.learning_rate,
+                "seed": self.seed,
+                "disable_tqdm": True,
+            },
+            optim_groups=own["optim_groups"],
+            arm=str(self.place["arm"]),
+            learning_rate_grid=self.learning_rate_grid,
+            stop_at=own["stop_at"],
+            give_up=tuple(own["give_up"]) if own["give_up"] else None,
+            evaluate=dict(self.evaluate),
+        )
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Digest of what defines the run."""
+        return self.experiment().cell("unused")
+
+
+def run_cell(cell: Cell, results: str | os.PathLike[str], beat: Beat = lambda steps: None) -> tuple[Outcome, str]:
+    """Run a cell unless it is finished, has failed, or another process is at it.
+
+    Returns:
+        The outcome, and a text: the error of a failed cell, else empty.
+    """
+    results = Path(results)
+    done, failed = cell_path(results, cell.digest), failure_path(results, cell.digest)
+    if failed.exists():
+        return "failed before", read_failure(results, cell.digest) or ""
+    with claim(done) as mine:
+        if not mine:
+            return ("finished before" if done.exists() else "claimed elsewhere"), ""
+        try:
+            cell.experiment().run_into(results, beat)
+        except Exception as error:  # whatever went wrong belongs to this cell alone
+            logger.exception("%s failed", cell.name)
+            text = f"{type(error).__name__}: {error}"
+            write_failure(results, cell, text)
+            return "failed", text
+    return "trained", ""
+
+
+def run_cells(
+    cells: Sequence[Cell], results: str | os.PathLike[str], beat: Beat = lambda steps: None
+) -> list[tuple[Outcome, str]]:
+    """Run cells as one stacked model, or a single cell alone, unless they are finished, have failed or are claimed.
+
+    Where the stack fails, its cells run one by one, so that an error belongs to the cell that has it.
+
+    Returns:
+        For each cell, what :func:`run_cell` returns.
+    """
+    results, stacked = Path(results), set[str]()
+    with contextlib.ExitStack() as claims:
+        mine = [cell for cell in cells if len(cells) > 1 and _claimed(cell, results, claims)]
+        if len(mine) > 1:
+            try:
+                run_stacked([cell.experiment() for cell in mine], results, beat)
+            except Exception:  # whatever went wrong, the cells can still run alone
+                logger.exception("a stack of %d cells failed; they run one by one", len(mine))
+            stacked = {cell.digest for cell in mine if state_of(results, cell) == "finished"}
+    return [("trained", "") if cell.digest in stacked else run_cell(cell, results, beat) for cell in cells]
+
+
+def _claimed(cell: Cell, results: Path, claims: contextlib.ExitStack) -> bool:
+    """Claim a cell that has neither finished nor failed."""
+    if failure_path(results, cell.digest).exists():
+        return False
+    return claims.enter_context(claim(cell_path(results, cell.digest)))
+
+
+def can_stack(cell: Cell) -> bool:
+    """Whether runs like this one can be trained side by side. Transformers' polynomial schedule knows one rate only."""
+    with torch.device("meta"):
+        return cell.training["schedule"] != "polynomial" and not why_not_stackable(
+            cell.experiment().make_model(cell.seed)
+        )
+
+
+def as_stacks(cells: Sequence[Cell], size: int, workers: int = 1) -> list[tuple[Cell, ...]]:
+    """Cells that differ in learning rate and seed alone, in stacks of at most ``size``; others alone.
+
+    Stacks are smaller where there would be fewer of them than ``workers``.
+    """
+    size = min(size, math.ceil(len(cells) / workers))
+    if size <= 1:
+        return [(cell,) for cell in cells]
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        alike = dataclasses.replace(cell, stage="search", learning_rate=1.0, seed=0, learning_rate_grid=())
+        groups.setdefault(alike.digest, []).append(cell)
+    stacks = []
+    for group in groups.values():
+        step = size if can_stack(group[0]) else 1
+        stacks += [tuple(group[start : start + step]) for start in range(0, len(group), step)]
+    return stacks
+
+
+def state_of(results: Path, cell: Cell) -> Literal["finished", "failed", "open"]:
+    """Whether the folder holds a cell's rows, or its error."""
+    if cell_path(results, cell.digest).exists():
+        return "finished"
+    return "failed" if failure_path(results, cell.digest).exists() else "open"
+
+
+def failure_path(results: Path, cell: str) -> Path:
+    """The file of a failed cell."""
+    return results / f"{cell}.failed.json"
+
+
+def find_failures(results: Path) -> list[Path]:
+    """The files of all failed cells of a folder."""
+    return sorted(results.glob("*.failed.json"))
+
+
+def write_failure(results: Path, cell: Cell, error: str) -> Path:
+    """Record a failed cell with its error."""
+    content = {"cell": cell.digest, "name": cell.name, "error": error}
+    return write_text(failure_path(results, cell.digest), json.dumps(content, indent=2) + "\n")
+
+
+def read_failure(results: Path, cell: str) -> str | None:
+    """The error of a failed cell; None where it has not failed."""
+    path = failure_path(results, cell)
+    try:
+        return str(json.loads(path.read_text())["error"]) if path.exists() else None
+    except (ValueError, KeyError, TypeError):
+        return "its record is damaged"

@@ -1,0 +1,161 @@
+"""What a claim predicts, in a form that a program can judge: one measured quantity against another, or a number.
+
+Only the form is here; :mod:`hf_memory.studies.judging` reads the quantities off results.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from hf_memory.names import check_names
+
+QUANTITIES = (
+    "value", "extrapolation_length", "lr_window", "grid_regret", "steps_to", "late_drop", "bump",
+)  # fmt: skip
+"""``value`` is the metric on a split at the end of training; the others: :mod:`hf_memory.studies.statistics`."""
+
+RELATIONS = (">=", ">", "<=", "<")
+RATES = ("chosen", "fixed", "best")
+"""The rate chosen by the search; the recipe's fixed one; or, for each seed, the best on ``validation``."""
+
+OVER = ("mean", "max", "min")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Measure:
+    """One number per seed.
+
+    Attributes:
+        arms: Names of arms.
+        quantity: One of :data:`QUANTITIES`.
+        over: How several arms, or several places of the grid, make one number: their ``mean``, ``max`` or ``min``.
+        at: Values of grid axes; all values of the others count.
+        split: Split on which the metric is measured.
+        minus: A second split, whose value is subtracted.
+        metric: The metric; by default that of the recipe.
+        rate: One of :data:`RATES`, for quantities that belong to one learning rate.
+        theta: Level for windows and steps; with ``of_best`` it is a share of the arm's own best value.
+        of_best: See ``theta``.
+    """
+
+    arms: tuple[str, ...]
+    quantity: str = "value"
+    over: str = "mean"
+    at: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    split: str = "validation"
+    minus: str | None = None
+    metric: str | None = None
+    rate: str = "chosen"
+    theta: float = 0.9
+    of_best: bool = False
+
+    def __post_init__(self) -> None:
+        check_names([self.quantity], QUANTITIES, "quantity")
+        check_names([self.over], OVER, "over")
+        check_names([self.rate], RATES, "rate")
+        if not self.arms:
+            raise ValueError("arms must name at least one arm, got none")
+
+    @property
+    def text(self) -> str:
+        """The measure in words."""
+        what = self.quantity.replace("_", " ")
+        if self.quantity == "value":
+            what = (self.metric or "metric").replace("_", " ")
+        if self.quantity in ("lr_window", "steps_to", "extrapolation_length"):
+            what += f" at {self.theta:g}{' of its best' if self.of_best else ''}"
+        where = "" if self.quantity == "extrapolation_length" else f" on {self.split}"
+        where += f" minus that on {self.minus}" if self.minus else ""
+        place = "".join(f", {axis} {value}" for axis, value in self.at.items())
+        several = f"{self.over} of " if len(self.arms) > 1 else ""
+        rate = "" if self.rate == "chosen" else f", {self.rate} rate"
+        return f"{what}{where} of {several}{', '.join(self.arms)}{place}{rate}"
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Measure":
+        """Make a measure; ``arms`` may be one name."""
+        check_names(values, [field.name for field in dataclasses.fields(cls)], "key of a measure")
+        arms = values.get("arms", ())
+        return cls(**{**values, "arms": (arms,) if isinstance(arms, str) else tuple(arms)})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Expectation:
+    """A relation that holds if the claim does.
+
+    Attributes:
+        claim: The claim, a sentence.
+        left: What is measured.
+        relation: One of :data:`RELATIONS`.
+        right: What it is compared with.
+        margin: Added to the right side.
+        seeds: ``"each"``, the relation is looked at in every seed and two thirds of them decide, or ``"mean"``.
+        min_seeds: With fewer seeds nothing is decided.
+        plateau_counts: Whether runs on the plateau count as measured; else they leave the claim undecided.
+        given: What must be at least ``given_at_least`` in the mean over seeds, else the claim is left open: a model
+            that has learned nothing has nothing to lose.
+        given_at_least: See ``given``.
+        published: What the source reports of it, a few words.
+        because: Why it is expected, with its source.
+    """
+
+    claim: str
+    left: Measure
+    relation: str
+    right: Measure | float
+    margin: float = 0.0
+    seeds: str = "each"
+    min_seeds: int = 1
+    plateau_counts: bool = False
+    given: Measure | None = None
+    given_at_least: float = 0.0
+    published: str = ""
+    because: str = ""
+
+    def __post_init__(self) -> None:
+        check_names([self.relation], RELATIONS, "relation")
+        check_names([self.seeds], ("each", "mean"), "seeds of an expectation")
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """All measures: both sides and the condition."""
+        return tuple(found for found in (self.left, self.right, self.given) if isinstance(found, Measure))
+
+    @property
+    def text(self) -> str:
+        """The relation in words."""
+        right = self.right.text if isinstance(self.right, Measure) else f"{self.right:g}"
+        margin = f" {'+' if self.margin > 0 else '-'} {abs(self.margin):g}" if self.margin else ""
+        given = f", given that {self.given.text} >= {self.given_at_least:g}" if self.given else ""
+        return f"{self.left.text} {self.relation} {right}{margin}{given}"
+
+    def holds(self, left: float, right: float) -> bool:
+        """Whether the relation holds between two numbers; never with NaN."""
+        bound = right + self.margin
+        return {">=": left >= bound, ">": left > bound, "<=": left <= bound, "<": left < bound}[self.relation]
+
+    def to_json(self) -> dict[str, Any]:
+        """The expectation as JSON values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Expectation":
+        """Make an expectation; a right side that is a mapping is a measure.
+
+        Raises:
+            ValueError: For keys that are unknown or missing.
+        """
+        check_names(values, [field.name for field in dataclasses.fields(cls)], "key of an expectation")
+        missing = [name for name in ("claim", "left", "relation", "right") if name not in values]
+        if missing:
+            raise ValueError(f"expectation: the key {missing[0]!r} is missing in {values.get('claim', values)!r}")
+        for name in ("claim", "published", "because"):
+            if not isinstance(values.get(name, ""), str):
+                raise ValueError(f"expectation: {name} must be a text, got {values[name]!r}")
+        right = values["right"]
+        sides: dict[str, Measure | float] = {
+            "left": Measure.from_json(values["left"]),
+            "right": Measure.from_json(right) if isinstance(right, Mapping) else float(right),
+        }
+        given = Measure.from_json(values["given"]) if values.get("given") else None
+        return cls(**{**values, **sides, "given": given})

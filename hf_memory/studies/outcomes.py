@@ -1,0 +1,277 @@
+"""What a sweep has found so far: its cells with their rows, errors and histories, and the rates they lead to.
+
+A sweep's record, ``<recipe>.<profile>.sweep.json``, lies beside the rows. It holds the recipe, the cells with their
+digests, and the sizes of the settings; everything else is read from rows.
+"""
+
+import dataclasses
+import json
+import logging
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_memory.data.specification import length_bounds
+from hf_memory.experiments.results import SWEEP_ENDING, Row, cell_path, recover_rows
+from hf_memory.storage import encode, write_text
+from hf_memory.studies.cells import Cell, read_failure
+from hf_memory.studies.plans import Setting, search_place
+from hf_memory.studies.recipes import Recipe
+from hf_memory.studies.watched import HistoryPoint, read_history
+
+logger = logging.getLogger(__name__)
+
+
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """One cell and what there is of it.
+
+    Attributes:
+        cell: The cell.
+        digest: Its digest when the sweep ran.
+        rows: Rows by split; empty where it is not finished.
+        history: Evaluations during training.
+        error: The error of a failed cell.
+    """
+
+    cell: Cell
+    digest: str
+    rows: Mapping[str, Row]
+    history: Sequence[HistoryPoint] = ()
+    error: str | None = None
+
+    @property
+    def arm(self) -> str:
+        """Name of the arm."""
+        return str(self.cell.place["arm"])
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the cell has ended, well or not; one whose file is damaged has not, unless its choice can be read."""
+        return "validation" in self.rows or self.error is not None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the run ended with an error or diverged."""
+        return self.error is not None or any(math.isnan(row.measured("loss").value) for row in self.rows.values())
+
+    def value(self, split: str, metric: str) -> float:
+        """Value of a metric on a split; the chance level for a failed or diverged run.
+
+        Raises:
+            ValueError: If the cell is not finished, or has no such split.
+        """
+        if self.has_failed:
+            return self.chance(split, metric)
+        if split not in self.rows:
+            raise ValueError(f"split: {self.cell.name} has no {split!r} (known: {', '.join(self.rows)})")
+        return self.rows[split].value(metric)
+
+    def chance(self, split: str, metric: str) -> float:
+        """Chance level of a metric on a split; 0 where the task does not know one."""
+        splits = self.cell.experiment().specification.splits
+        if split not in splits:
+            raise ValueError(f"split: {self.cell.name} has no {split!r} (known: {', '.join(splits)})")
+        parts = splits[split].parts
+        levels = [part.task.chance_level(metric, length_bounds(part.length)[1]) for part in parts]
+        level = statistics.fmean(levels, weights=[part.num_examples for part in parts])
+        return 0.0 if math.isnan(level) else level
+
+    def curve(self, split: str, metric: str) -> list[tuple[int, float]]:
+        """Steps and value of each evaluation during training."""
+        return [(p.steps, p.values[metric]) for p in self.history if p.split == split and metric in p.values]
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """The learning rate of one place.
+
+    Attributes:
+        learning_rate: The rate with the largest mean over seeds on ``validation``; a smaller one wins a tie.
+        curve: That mean by rate.
+        best_per_seed: Mean over seeds of each seed's own best value.
+        on_edge: Whether it lies on the edge of the grid.
+    """
+
+    learning_rate: float
+    curve: Mapping[float, float]
+    best_per_seed: float
+    on_edge: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """A sweep that was read.
+
+    Attributes:
+        recipe: The recipe, in its profile.
+        results: All cells that were planned.
+        sizes: Place and size of each setting.
+        complete: Whether the sweep has come to its end; before, the grid may still grow.
+        problems: What could not be read, one sentence each.
+    """
+
+    recipe: Recipe
+    results: tuple[Result, ...]
+    sizes: tuple[Mapping[str, Any], ...] = ()
+    complete: bool = True
+    problems: tuple[str, ...] = ()
+
+    def select(self, arms: Sequence[str], at: Mapping[str, Any] | None = None) -> list[Result]:
+        """Results of some arms at some values of grid axes.
+
+        Raises:
+            ValueError: If an axis is none of the grid.
+        """
+        at = at or {}
+        unknown = [axis for axis in at if axis not in self.recipe.grid]
+        if unknown:
+            raise ValueError(f"at: {unknown[0]!r} is no axis of the grid (known: {', '.join(self.recipe.grid)})")
+        return [
+            result
+            for result in self.results
+            if result.arm in arms and all(result.cell.place[axis] == value for axis, value in at.items())
+        ]
+
+    def places(self, results: Sequence[Result] | None = None) -> list[dict[str, Any]]:
+        """The distinct places of results, in order."""
+        found: list[dict[str, Any]] = []
+        for result in self.results if results is None else results:
+            if dict(result.cell.place) not in found:
+                found.append(dict(result.cell.place))
+        return found
+
+    def at_place(self, place: Mapping[str, Any]) -> list[Result]:
+        """Results of one place."""
+        return [result for result in self.results if dict(result.cell.place) == dict(place)]
+
+    def choice(self, place: Mapping[str, Any]) -> Choice | None:
+        """The rate chosen for a place by the search that belongs to it; None while a run of it is missing."""
+        wanted = search_place(self.recipe, place)
+        found = [result for result in self.at_place(wanted) if result.cell.stage == "search"]
+        if not found or not all(result.is_known for result in found):
+            return None
+        return choose(found, self.recipe.metric_name)
+
+    def at_rate(self, place: Mapping[str, Any], rate: str) -> list[Result] | None:
+        """The runs of a place that count at the ``chosen`` or the ``fixed`` rate; None while the choice is open.
+
+        Where the recipe has fresh seeds for them, these count alone, so that there is none before they are planned.
+        """
+        fixed = self.recipe.fixed_learning_rate
+        choice = self.choice(place) if rate == "chosen" else None
+        wanted = fixed if rate == "fixed" else choice.learning_rate if choice else None
+        if wanted is None:
+            return None
+        own = [result for result in self.at_place(place) if math.isclose(result.cell.learning_rate, wanted)]
+        fresh = [result for result in own if result.cell.stage != "search"]
+        counted = fresh if fresh or self.recipe.seeds["final" if rate == "chosen" else "fixed"] else own
+        return list({result.cell.seed: result for result in counted}.values())
+
+    def control(self) -> tuple[float, bool] | None:
+        """Best value of the positive control and whether it is high enough; None where there is none or no run yet."""
+        control = self.recipe.control
+        if control is None:
+            return None
+        split, metric = control.get("split", "validation"), control.get("metric") or self.recipe.metric_name
+        found = [result for result in self.select(control["arms"], control.get("at") or {}) if result.is_known]
+        if not found:
+            return None
+        best = max(result.value(split, metric) for result in found)
+        return best, best >= control["at_least"]
+
+
+def choose(results: Sequence[Result], metric: str) -> Choice:
+    """Choose among the learning rates of one place by ``validation`` and by nothing else."""
+    values: dict[float, list[float]] = {}
+    by_seed: dict[int, list[float]] = {}
+    for result in results:
+        value = result.value("validation", metric)
+        values.setdefault(result.cell.learning_rate, []).append(value)
+        by_seed.setdefault(result.cell.seed, []).append(value)
+    curve = {rate: statistics.fmean(values[rate]) for rate in sorted(values)}
+    best = max(curve, key=lambda rate: (curve[rate], -rate))
+    per_seed = statistics.fmean(max(found) for found in by_seed.values())
+    return Choice(best, curve, per_seed, len(curve) > 1 and best in (min(curve), max(curve)))
+
+
+def record_path(results: Path, recipe: Recipe) -> Path:
+    """The file of a sweep's record."""
+    return results / f"{recipe.name}.{recipe.profile}{SWEEP_ENDING}"
+
+
+def write_record(
+    results: Path, recipe: Recipe, settings: Sequence[Setting], cells: Sequence[Cell], complete: bool = False
+) -> Path:
+    """Write what a sweep consists of so far."""
+    content = {
+        "format": FORMAT,
+        "complete": complete,
+        "recipe": recipe.to_json(),
+        "sizes": [{"place": setting.place, **dataclasses.asdict(setting.size)} for setting in settings],
+        "cells": [{"digest": cell.digest, **_cell_values(cell)} for cell in cells],
+    }
+    return write_text(record_path(results, recipe), json.dumps(encode(content), indent=1) + "\n")
+
+
+def _cell_values(cell: Cell) -> dict[str, Any]:
+    return {field.name: getattr(cell, field.name) for field in dataclasses.fields(cell)}
+
+
+def find_records(results: Path) -> list[Path]:
+    """Records of sweeps in a folder and below it."""
+    return sorted(results.rglob(f"*{SWEEP_ENDING}")) if results.is_dir() else []
+
+
+def read_study(record: Path) -> Study:
+    """Read a sweep by its record. Damaged files of rows are named in ``problems``, and what is left of them is used.
+
+    Raises:
+        ValueError: If the record itself is damaged, or its rows are of several data versions; cells are named.
+    """
+    try:
+        values = json.loads(record.read_text())
+        recipe = Recipe.from_json(values["recipe"])
+        cells = [(cell.pop("digest"), _read_cell(cell)) for cell in values["cells"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{record} is no record of a sweep ({error}); run the sweep again to rebuild it") from error
+    study = assemble(record.parent, recipe, cells)
+    return dataclasses.replace(study, sizes=tuple(values["sizes"]), complete=values["complete"])
+
+
+def _read_cell(values: Mapping[str, Any]) -> Cell:
+    return Cell(**{**values, "learning_rate_grid": tuple(values["learning_rate_grid"])})
+
+
+def assemble(folder: Path, recipe: Recipe, cells: Sequence[tuple[str, Cell]]) -> Study:
+    """Read what there is of some cells."""
+    problems: list[str] = []
+    results = tuple(_read_result(folder, digest, cell, problems) for digest, cell in cells)
+    _check_versions(results)
+    return Study(recipe, results, problems=tuple(problems))
+
+
+def _read_result(folder: Path, digest: str, cell: Cell, problems: list[str]) -> Result:
+    rows: list[Row] = []
+    path = cell_path(folder, digest)
+    if path.is_file():
+        rows, found = recover_rows(path)
+        problems += found
+    error = None if rows else read_failure(folder, digest)
+    return Result(cell, digest, {row.split: row for row in rows}, read_history(folder, digest), error)
+
+
+def _check_versions(results: Sequence[Result]) -> None:
+    """Raise where rows of several data versions would stand in one study."""
+    cells: dict[str, set[str]] = {}
+    for result in results:
+        for row in result.rows.values():
+            cells.setdefault(row.data_version, set()).add(result.digest)
+    if len(cells) > 1:
+        listed = "; ".join(f"{version}: cells {', '.join(sorted(found))}" for version, found in sorted(cells.items()))
+        raise ValueError(f"rows: data_version of one sweep must be one, got {listed}")

@@ -1,0 +1,120 @@
+"""Recipes on disk: YAML, with the overrides of each profile under ``profiles``.
+
+The profile ``smoke`` exists for every recipe: a few steps of each arm, which takes seconds and proves nothing.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hf_memory.names import check_names
+from hf_memory.studies.recipes import PROFILES, Recipe
+
+_SMOKE = {"num_train": 64, "num_validation": 32, "num_test": 32}
+
+
+def load_recipe(path: str | os.PathLike[str], profile: str = "cpu") -> Recipe:
+    """Read a recipe in one of its profiles.
+
+    Raises:
+        ValueError: If the file is not YAML, lacks the profile, or holds what :class:`Recipe` refuses; it is named.
+    """
+    try:
+        values = _numbers(yaml.safe_load(Path(path).read_text()))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} must hold keys and values, got {type(values).__name__}")
+    known = list(values.get("arms") or {})
+    try:
+        recipe = Recipe.from_json(_with_profile(values, profile))
+        _check_named_arms(recipe, [*known, *recipe.arms])
+        return recipe
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _with_profile(values: dict[str, Any], profile: str) -> dict[str, Any]:
+    """The keys of a file with those of one profile over them."""
+    profiles = values.pop("profiles", {})
+    check_names([profile], PROFILES, "profile")
+    check_names(profiles, PROFILES, "profile")
+    if profile not in profiles and profile != "smoke":
+        raise ValueError(f"profile: {profile!r} is not one of this recipe's (smoke, {', '.join(profiles)})")
+    base = "cpu" if "cpu" in profiles else next(iter(profiles), None)
+    chosen = merge(values, profiles.get(base if profile == "smoke" else profile) or {})
+    if profile == "smoke":
+        chosen = merge(_smoke(chosen), profiles.get("smoke") or {})
+    return {**chosen, "profile": profile}
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Overrides laid over values, mapping by mapping; a list of names over a mapping keeps these of its keys.
+
+    A ``grid`` takes the place of the other one as a whole.
+
+    >>> merge({"a": {"x": 1, "y": 2}, "b": 3}, {"a": {"y": 5}, "b": 4})
+    {'a': {'x': 1, 'y': 5}, 'b': 4}
+    >>> merge({"arms": {"lstm": {}, "gru": {}}}, {"arms": ["gru"]})
+    {'arms': {'gru': {}}}
+    """
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping) and key != "grid":
+            merged[key] = merge(old, value)
+        elif isinstance(old, Mapping) and isinstance(value, list):
+            check_names(value, old, f"entry of {key}")
+            merged[key] = {name: old[name] for name in value}
+        else:
+            merged[key] = value
+    return merged
+
+
+def _smoke(values: dict[str, Any]) -> dict[str, Any]:
+    """A few steps of every arm at one rate and the first value of every axis but ``config``."""
+    grid = {axis: choices if axis == "config" else choices[:1] for axis, choices in (values.get("grid") or {}).items()}
+    arms = {
+        name: {**(arm or {}), "training": {**((arm or {}).get("training") or {}), "steps": 3}}
+        for name, arm in (values.get("arms") or {}).items()
+    }
+    rate = values.get("fixed_learning_rate") or (values.get("learning_rates") or [1e-3])[0]
+    final = (values.get("seeds") or {}).get("final") or []
+    training = {**(values.get("training") or {}), "steps": 3, "batch_size": 8}
+    return {
+        **values,
+        "grid": grid,
+        "arms": arms,
+        "training": training,
+        "learning_rates": [rate],
+        "extend": None,
+        "data": {**(values.get("data") or {}), **_SMOKE},
+        "seeds": {"search": [0], "final": final[:1], "fixed": []},
+        "evaluate": {
+            **(values.get("evaluate") or {}),
+            "points": min(2, (values.get("evaluate") or {}).get("points", 0)),
+        },
+    }
+
+
+def _numbers(value: Any) -> Any:
+    """Numbers like ``1e-3``, which YAML 1.1 reads as text because they have no point."""
+    if isinstance(value, dict):
+        return {key: _numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_numbers(item) for item in value]
+    is_number = isinstance(value, str) and re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", value)
+    return float(value) if is_number else value
+
+
+def _check_named_arms(recipe: Recipe, known: Sequence[str]) -> None:
+    """Raise where a name is no arm of any profile; one that this profile leaves out is an expectation not decided."""
+    for item in recipe.expectations:
+        for measure in item.measures:
+            check_names(measure.arms, known, f"arm in the expectation {item.claim!r}")
+    if recipe.control is not None:
+        check_names(recipe.control["arms"], known, "arm of control")

@@ -1,0 +1,260 @@
+"""Sweeps: a recipe's cells, run in two stages, on any number of processes and by any number of sweeps at once.
+
+First the learning rates of every setting with the seeds of the search; the grid grows where a best rate lies on its
+edge, for all arms alike. Then fresh seeds at the rate that was best on ``validation``. Finished cells are not run
+again, so that a sweep that was stopped goes on, and two sweeps on one folder share the work.
+"""
+
+import dataclasses
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from tqdm.auto import tqdm
+
+from hf_memory.experiments.provenance import measure_state
+from hf_memory.experiments.results import cell_path, recover_rows
+from hf_memory.experiments.training import model_for_task
+from hf_memory.studies.cells import Cell, Outcome, as_stacks, find_failures, state_of
+from hf_memory.studies.outcomes import Choice, Study, assemble, choose, write_record
+from hf_memory.studies.plans import Setting, final_cells, make_settings, next_rates, search_cells, search_place
+from hf_memory.studies.recipes import Recipe
+from hf_memory.studies.workers import LocalWorkers, Report, Stack
+
+logger = logging.getLogger(__name__)
+
+BACKENDS = ("local", "ray")
+
+
+class Workers(Protocol):
+    """What runs cells: a context manager with ``size``, the number of cells at a time, and ``run``."""
+
+    size: int
+
+    def __enter__(self) -> "Workers": ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def run(self, stacks: Sequence[Stack], results: Path, report: Report) -> None:
+        """Run the cells of all stacks until each is finished or has failed, and report each."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A cell of the search, or a run that follows it, as ``--dry-run`` shows it.
+
+    Attributes:
+        name: Arm and place.
+        stage: Stage; the rate of a run after the search is not known yet.
+        learning_rate: Peak learning rate, or None.
+        seed: Seed of the weights.
+        hidden_size: Width.
+        parameters_per_block: Parameters of a block.
+        parameters_non_embedding: Parameters of all blocks and of the final norm.
+        state_bytes: Bytes held for one sequence of the training length.
+        seconds: Estimated time on one core.
+    """
+
+    name: str
+    stage: str
+    learning_rate: float | None
+    seed: int
+    hidden_size: int
+    parameters_per_block: int
+    parameters_non_embedding: int
+    state_bytes: int
+    seconds: float
+
+
+def run_sweep(
+    recipe: Recipe,
+    results: str | os.PathLike[str],
+    *,
+    workers: int | None = None,
+    backend: str = "local",
+    gpu_share: float = 0.0,
+    stack: int = 1,
+    retry_failed: bool = False,
+    progress: bool = True,
+) -> Study:
+    """Run every cell of a recipe that is not finished, and write the record by which reports read it.
+
+    Args:
+        recipe: The recipe in its profile.
+        results: Folder of rows and record.
+        workers: Cells at a time; by default one per core.
+        backend: ``"local"`` or ``"ray"``.
+        gpu_share: GPU of each process, with ``ray``.
+        stack: Cells that differ in learning rate and seed alone and are trained as one stacked model, at most. 1 is for
+            a CPU, where stacks pay for tiny steps only.
+        retry_failed: Run the failed cells of the folder again.
+        progress: Show a bar over cells with the time that is left.
+
+    Returns:
+        The results of all cells.
+
+    Raises:
+        ValueError: If a setting cannot be sized, before anything is run.
+    """
+    if stack < 1:
+        raise ValueError(f"stack must be at least 1, got {stack}")
+    results = Path(results)
+    results.mkdir(parents=True, exist_ok=True)
+    for failure in find_failures(results) if retry_failed else ():
+        failure.unlink(missing_ok=True)
+    settings = make_settings(recipe)
+    with (
+        make_workers(backend, workers, gpu_share) as pool,
+        _Sweep(recipe, results, settings, pool, stack, progress) as sweep,
+    ):
+        return sweep.run()
+
+
+def make_workers(backend: str, workers: int | None, gpu_share: float = 0.0) -> Workers:
+    """The backend of a name. Raises a ``ValueError`` for an unknown one, and where ``ray`` is not installed."""
+    if backend == "ray":
+        from hf_memory.studies.ray import RayWorkers
+
+        return RayWorkers(workers, gpu_share)
+    if backend != "local":
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
+    return LocalWorkers(workers)
+
+
+class _Sweep:
+    """The course of one sweep."""
+
+    def __init__(
+        self, recipe: Recipe, results: Path, settings: list[Setting], workers: Workers, stack: int, progress: bool
+    ):
+        self.recipe, self.results, self.settings, self.workers, self.stack = recipe, results, settings, workers, stack
+        self.cells: list[Cell] = []
+        self._bar = tqdm(desc=recipe.name, unit="cell", disable=not progress, dynamic_ncols=True)
+        self._seconds = {_key(setting.place): setting.seconds for setting in settings}
+        self._estimated = self._taken = 0.0
+        self._open: dict[str, float] = {}
+
+    def __enter__(self) -> "_Sweep":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.close()
+
+    def run(self) -> Study:
+        """Both stages."""
+        rates = list(self.recipe.learning_rates)
+        self._do(search_cells(self.recipe, self.settings, rates))
+        while new := next_rates(self.recipe, rates, [choice.curve for choice in self._choices()]):
+            logger.info("a best rate lies on the edge: %s is added for all arms", new)
+            self._do(search_cells(self.recipe, self.settings, new))
+            rates = sorted([*rates, *new])
+        by_place = {_key(place): choice for place, choice in zip(self._searched(), self._choices(), strict=True)}
+        chosen = [by_place[_key(search_place(self.recipe, setting.place))].learning_rate for setting in self.settings]
+        self._do(final_cells(self.recipe, self.settings, rates, chosen))
+        write_record(self.results, self.recipe, self.settings, self.cells, complete=True)
+        return self._study()
+
+    def _searched(self) -> list[dict[str, Any]]:
+        return [dict(s.place) for s in self.settings if search_place(self.recipe, s.place) == dict(s.place)]
+
+    def _choices(self) -> list[Choice]:
+        """The rate chosen at each place that was searched."""
+        study = self._study()
+        found = [
+            [result for result in study.at_place(place) if result.cell.stage == "search"] for place in self._searched()
+        ]
+        return [choose(results, self.recipe.metric_name) for results in found]
+
+    def _study(self) -> Study:
+        return assemble(self.results, self.recipe, [(cell.digest, cell) for cell in self.cells])
+
+    def _do(self, cells: list[Cell]) -> None:
+        """Run cells; the record is written first, so that a report of an unfinished sweep knows what is missing."""
+        self.cells += cells
+        write_record(self.results, self.recipe, self.settings, self.cells)
+        for cell in cells:
+            self._set_damaged_aside(cell)
+        todo = [cell for cell in cells if state_of(self.results, cell) == "open"]
+        self._open = {cell.digest: self._seconds[_key(cell.place)] for cell in todo}
+        self._bar.total = len(self.cells)
+        self._bar.update(len(cells) - len(todo))
+        self._show_time()
+        # The longest cells first, so that no worker is left with one at the end.
+        stacks = as_stacks(sorted(todo, key=lambda cell: -self._open[cell.digest]), self.stack, self.workers.size)
+        self.workers.run(stacks, self.results, self._report)
+
+    def _set_damaged_aside(self, cell: Cell) -> None:
+        """Rename a results file that cannot be read in full, so that its cell runs again."""
+        path = cell_path(self.results, cell.digest)
+        problems = recover_rows(path)[1] if path.is_file() else []
+        if problems:
+            aside = path.with_name(f"{path.name}.damaged")
+            path.replace(aside)
+            self._bar.write(f"{cell.name} runs again: {'; '.join(problems)}; the file is kept as {aside.name}")
+
+    def _report(self, cell: Cell, outcome: Outcome, text: str, seconds: float) -> None:
+        """Note that a cell has ended."""
+        estimate = self._open.pop(cell.digest, 0.0)
+        if outcome == "trained":
+            self._estimated, self._taken = self._estimated + estimate, self._taken + seconds
+        if outcome == "failed":
+            self._bar.write(f"{cell.name}: {text}")
+            logger.error("%s failed: %s", cell.name, text)
+        self._bar.update(1)
+        self._show_time()
+
+    def _show_time(self) -> None:
+        """Time left: the estimates of the open cells, corrected by what finished ones took."""
+        factor = self._taken / self._estimated if self._estimated else 1.0
+        left = factor * sum(self._open.values()) / self.workers.size
+        self._bar.set_postfix_str(f"about {duration(left)} left in this stage")
+
+
+def _key(place: Any) -> str:
+    return repr(sorted(place.items()))
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people.
+
+    >>> duration(42.4), duration(600), duration(9000)
+    ('42 s', '10 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def dry_run(recipe: Recipe) -> list[Line]:
+    """All cells with sizes, state and estimated time; nothing is run.
+
+    The runs after the search are those of the recipe without an extended grid, at a rate still to be chosen.
+    """
+    settings = make_settings(recipe)
+    cells = search_cells(recipe, settings, recipe.learning_rates)
+    after = final_cells(recipe, settings, recipe.learning_rates, [recipe.learning_rates[0]] * len(settings))
+    state = {_key(setting.place): _state_bytes(recipe, setting) for setting in settings}
+    by_place = {_key(setting.place): setting for setting in settings}
+    return [
+        Line(
+            name=", ".join([str(cell.place["arm"]), *(f"{n} {v}" for n, v in cell.place.items() if n != "arm")]),
+            stage=cell.stage,
+            learning_rate=None if cell.stage == "final" else cell.learning_rate,
+            seed=cell.seed,
+            hidden_size=by_place[_key(cell.place)].fields["hidden_size"],
+            parameters_per_block=by_place[_key(cell.place)].size.parameters_per_block,
+            parameters_non_embedding=by_place[_key(cell.place)].size.parameters_non_embedding,
+            state_bytes=state[_key(cell.place)],
+            seconds=by_place[_key(cell.place)].seconds,
+        )
+        for cell in [*cells, *after]
+    ]
+
+
+def _state_bytes(recipe: Recipe, setting: Setting) -> int:
+    """Bytes of the live state of one sequence of the training length."""
+    specification = setting.cell(recipe, "search", recipe.learning_rates[0], 0).experiment().specification
+    model = model_for_task(setting.mixer, specification.task, **setting.fields).eval()
+    return measure_state(model, setting.row_length)[1]

@@ -1,0 +1,250 @@
+"""Result rows survive the disk, damage is named, and work is claimed once."""
+
+import dataclasses
+import json
+import math
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hf_memory import storage
+from hf_memory.experiments.metrics import MetricValue
+from hf_memory.experiments.results import Row, cell_path, read_definition, read_rows, recover_rows, write_cell
+from hf_memory.experiments.summary import best_learning_rate, curves, reference_levels, studies
+from hf_memory.storage import claim, decode, digest, encode, write_text
+
+DEFINITION = {"task": "bit_parity", "model": {"hidden_size": 64}, "seed": 0, "learning_rate": 1e-3}
+
+
+def make_row(**changes) -> Row:
+    """A row of bit parity; the split follows the length unless it is given."""
+    length = changes.get("length", 32)
+    value = changes.pop("value", 0.75)
+    values = {
+        "cell": digest(DEFINITION), "arm": "lstm", "mixer": "lstm", "config_digest": "c0", "task": "bit_parity",
+        "task_knobs": {}, "data_version": "1.0.0+numpy2.3", "split": f"test_{length}", "length": length,
+        "train_length": (32, 32), "seed": 0, "data_seed": 0, "learning_rate": 1e-3, "learning_rate_grid": (1e-3,),
+        "schedule": "cosine", "optim_groups": "documented", "stop_rule": "200 steps", "steps": 200, "tokens": 409600,
+        "parameters": 1000, "parameters_non_embedding": 900, "parameters_per_block": 450, "state_numbers": 128,
+        "state_bytes": 512, "headline": "token_accuracy",
+        "metrics": {"token_accuracy": MetricValue(value, value * 400, 400, 0.5, {"zeros": 0.45})},
+        "train_seconds": 2.5, "eval_seconds": 0.5, "device": "cpu", "backend": "torch", "versions": {"torch": "2.13"},
+        "weights_sha256": "ab" * 32,
+    }  # fmt: skip
+    return Row(**(values | changes))
+
+
+def test_rows_read_back_equal_with_nan_and_infinity(tmp_path):
+    rows = [
+        make_row(length=32, value=0.1),
+        make_row(length=48, train_seconds=math.inf, metrics={"token_accuracy": MetricValue(math.nan, 0, 0, 0.5, {})}),
+    ]
+    path = write_cell(tmp_path, DEFINITION, rows)
+    assert path == cell_path(tmp_path, digest(DEFINITION))
+    for line in path.read_text().splitlines():
+        json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    first, second = read_rows(tmp_path)
+    assert first == rows[0]
+    assert math.isnan(second.value())
+    assert second.train_seconds == math.inf
+    assert dataclasses.replace(second, metrics={}) == dataclasses.replace(rows[1], metrics={})
+    assert read_definition(path) == DEFINITION
+
+
+def test_digest_depends_on_values_and_not_on_order_or_tuples():
+    assert digest({"a": 1, "b": (1, 2)}) == digest({"b": [1, 2], "a": 1})
+    assert (
+        len({digest(DEFINITION), digest(DEFINITION | {"seed": 1}), digest(DEFINITION | {"learning_rate": 2e-3})}) == 3
+    )
+    assert digest({"a": 1}) == "015abd7f5cc57a2d"
+
+
+def test_encode_refuses_what_json_cannot_hold():
+    assert decode(encode({"x": [float("-inf"), None, True]})) == {"x": [float("-inf"), None, True]}
+    with pytest.raises(ValueError, match="JSON values only, got set"):
+        encode({"x": {1, 2}})
+
+
+def test_rows_of_another_cell_or_no_rows_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="at least one"):
+        write_cell(tmp_path, DEFINITION, [])
+    with pytest.raises(ValueError, match="cell must be"):
+        write_cell(tmp_path, DEFINITION, [make_row(cell="0123")])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_failed_write_leaves_the_old_file_and_nothing_beside(tmp_path, monkeypatch):
+    path = write_text(tmp_path / "page.html", "old")
+
+    def fail(source, target):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(storage.os, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_text(path, "new")
+    assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
+    assert path.read_text() == "old"
+
+
+def _two_cells(folder: Path) -> tuple[Path, Path]:
+    other = DEFINITION | {"seed": 1}
+    first = write_cell(folder, DEFINITION, [make_row(length=length) for length in (32, 48, 64)])
+    second = write_cell(folder, other, [make_row(length=32, seed=1, cell=digest(other))])
+    return first, second
+
+
+@pytest.mark.parametrize(
+    ("damage", "message", "left"),
+    [
+        (lambda text: "", "is empty", 0),
+        (lambda text: text[: len(text) // 2], "is no row", 1),
+        (lambda text: "".join(text.splitlines(keepends=True)[:-1]), "2 rows, but its header says 3", 2),
+        (lambda text: text.replace('"seed": 0, "data_seed"', '"data_seed"', 2), r"line 2 is no row .*\['seed'\]", 1),
+        (lambda text: text.replace('"steps": 200', '"steps": "many"', 1), "steps must be of type int", 2),
+        (lambda text: text.split("\n", 1)[1], "not a header", 2),
+        (lambda text: "{" + text, "line 1 is not JSON", 3),
+    ],
+)
+def test_damaged_file_is_named_and_the_rest_recovered(tmp_path, caplog, damage, message, left):
+    first, _ = _two_cells(tmp_path)
+    text = first.read_text()
+    assert damage(text) != text
+    first.write_text(damage(text))
+    with pytest.raises(ValueError, match=message) as error:
+        read_rows(tmp_path)
+    assert first.name in str(error.value)
+    rows, problems = recover_rows(tmp_path)
+    assert len(rows) == left + 1
+    assert any(first.name in problem for problem in problems)
+    assert first.name in caplog.text
+
+
+def test_folder_without_results_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="holds no file"):
+        read_rows(tmp_path)
+    path = write_cell(tmp_path / "study" / "rows", DEFINITION, [make_row()])
+    with pytest.raises(ValueError, match=f"below it do: {path.parent}"):
+        read_rows(tmp_path)
+
+
+def test_row_names_the_metrics_that_it_has():
+    with pytest.raises(ValueError, match=r"'recall' was not measured .*token_accuracy"):
+        make_row().value("recall")
+
+
+def test_claim_is_exclusive_and_ends_with_the_work(tmp_path):
+    target = tmp_path / "a.jsonl"
+    with claim(target) as mine:
+        with claim(target) as other:
+            assert (mine, other) == (True, False)
+        owner = json.loads((tmp_path / "a.jsonl.lock").read_text())
+        assert (owner["host"], owner["pid"]) == (socket.gethostname(), os.getpid())
+    assert list(tmp_path.iterdir()) == []
+    target.write_text("done")
+    with claim(target) as mine:
+        assert not mine
+
+
+def test_claim_is_released_after_an_error(tmp_path):
+    with pytest.raises(KeyError), claim(tmp_path / "a"):
+        raise KeyError
+    with claim(tmp_path / "a") as mine:
+        assert mine
+
+
+def test_heartbeat_keeps_a_claim_young(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "HEARTBEAT_SECONDS", 0.01)
+    with claim(tmp_path / "a"):
+        lock = tmp_path / "a.lock"
+        os.utime(lock, (0, 0))
+        deadline = time.time() + 5
+        while lock.stat().st_mtime == 0 and time.time() < deadline:
+            time.sleep(0.01)
+        assert time.time() - lock.stat().st_mtime < 60
+
+
+@pytest.mark.parametrize(
+    ("host", "pid", "age", "taken"),
+    [
+        (socket.gethostname(), os.getpid(), 0, False),
+        (socket.gethostname(), 2**22 + 1, 0, True),  # beyond the largest process id of Linux
+        ("elsewhere", 1, 0, False),
+        ("elsewhere", 1, 1000, True),
+    ],
+    ids=["own", "gone", "young elsewhere", "old elsewhere"],  # workers of xdist must collect the same names
+)
+def test_claim_of_a_process_that_is_gone_is_taken_over(tmp_path, host, pid, age, taken):
+    lock = tmp_path / "a.lock"
+    lock.write_text(json.dumps({"host": host, "pid": pid, "token": "other"}))
+    os.utime(lock, (time.time() - age, time.time() - age))
+    with claim(tmp_path / "a") as mine:
+        assert mine is taken
+    assert lock.exists() is not taken
+    assert not (tmp_path / "a.lock.takeover").exists()
+
+
+_WORKER = """
+import importlib.util, pathlib, sys
+spec = importlib.util.spec_from_file_location("storage", sys.argv[1])  # alone, without the seconds that torch takes
+storage = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(storage)
+for number in range(30):
+    target = pathlib.Path(sys.argv[2]) / f"{number}.done"
+    with storage.claim(target) as mine:
+        if mine:
+            with open(target.with_suffix(".log"), "a") as log:
+                log.write("done\\n")
+            storage.write_text(target, "done")
+"""
+
+
+def test_processes_that_share_a_folder_do_no_work_twice(tmp_path):
+    (tmp_path / "3.done.lock").write_text(json.dumps({"host": socket.gethostname(), "pid": 2**22 + 1}))
+    command = [sys.executable, "-c", _WORKER, storage.__file__, str(tmp_path)]
+    workers = [subprocess.Popen(command) for _ in range(4)]
+    assert [worker.wait() for worker in workers] == [0] * 4
+    assert [len((tmp_path / f"{number}.log").read_text().splitlines()) for number in range(30)] == [1] * 30
+    assert not list(tmp_path.glob("*.lock*"))
+
+
+def test_learning_rate_is_chosen_on_validation_alone():
+    rows = [
+        make_row(learning_rate=rate, split=split, length=length, value=value, seed=seed)
+        for rate, validation, test in ((1e-4, 0.6, 0.99), (1e-3, 0.9, 0.7), (1e-2, 0.8, 1.0))
+        for seed in (0, 1)
+        for split, length, value in (("validation", 32, validation + 0.01 * seed), ("test_64", 64, test))
+    ]
+    choice = best_learning_rate(rows)
+    assert (choice.learning_rate, choice.tries, choice.on_edge) == (1e-3, 6, False)
+    assert choice.curve == pytest.approx({1e-4: 0.605, 1e-3: 0.905, 1e-2: 0.805})
+    assert curves(rows)["lstm"][64].values == (0.7, 0.7)
+    assert best_learning_rate([row for row in rows if row.learning_rate < 5e-3]).on_edge
+    with pytest.raises(ValueError, match="validation"):
+        best_learning_rate([row for row in rows if row.split != "validation"])
+    with pytest.raises(ValueError, match="one arm"):
+        best_learning_rate([*rows, make_row(arm="gru")])
+
+
+def test_value_that_is_no_number_counts_as_chance():
+    diverged = {"token_accuracy": MetricValue(math.nan, 0, 0, 0.5, {})}
+    rows = [make_row(length=64, value=1.0), make_row(length=64, seed=1, metrics=diverged)]
+    assert curves(rows)["lstm"][64].mean == 0.75
+
+
+def test_reference_levels_hold_chance_and_baselines_per_length():
+    rows = [make_row(length=64), make_row(length=32), make_row(length=32, split="validation")]
+    assert reference_levels(rows) == {"chance": {32: 0.5, 64: 0.5}, "zeros": {32: 0.45, 64: 0.45}}
+
+
+def test_rows_of_two_data_versions_are_not_mixed():
+    rows = [make_row(cell="aaaa"), make_row(cell="bbbb", data_version="1.1.0+numpy2.3")]
+    with pytest.raises(ValueError, match="data_version") as error:
+        studies(rows)
+    assert "aaaa" in str(error.value)
+    assert "bbbb" in str(error.value)
+    assert len(studies([make_row(), make_row(task="mqar"), make_row(task_knobs={"num_ones": 4})])) == 3

@@ -1,0 +1,53 @@
+"""Stacks of unlike layers: presets, shared fields, and one whole stack against its parts."""
+
+import pytest
+import torch
+
+from hf_memory.mixers.based import BasedMixer
+from hf_memory.mixers.hybrid import PRESETS, MemoryHybridConfig, MemoryHybridForCausalLM, MemoryHybridModel
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_a_model_that_splits_anywhere(name):
+    config = MemoryHybridConfig.from_preset(name, vocab_size=7, hidden_size=32)
+    model = MemoryHybridForCausalLM(config).eval().double()
+    ids = torch.randint(0, 7, (2, 9))
+    whole = model(ids, use_cache=True)
+    first = model(ids[:, :4], use_cache=True)
+    second = model(ids[:, 4:], cache=first.cache)
+    torch.testing.assert_close(torch.cat([first.logits, second.logits], 1), whole.logits, atol=1e-10, rtol=0)
+    assert whole.cache.state_size() == model.state_size(9)
+
+
+def test_based_360m_has_the_published_order_of_layers():
+    config = MemoryHybridConfig.from_preset("based_360m", hidden_size=1024)
+    kinds = [config.layer_config(layer).model_type.removeprefix("memory_") for layer in config.layers]
+    assert len(kinds) == config.num_hidden_layers == 27
+    assert [index for index, kind in enumerate(kinds) if kind == "based"] == [1, 6, 11, 16, 21]
+    assert [index for index, kind in enumerate(kinds) if kind == "attention"] == [2, 7, 12, 17, 22]
+    assert config.layer_config(config.layers[2]).window == 256
+
+
+def test_presets_are_not_changed_through_a_config_and_unknown_ones_suggest_the_nearest():
+    config = MemoryHybridConfig.from_preset("zoology_based", hidden_size=16)
+    config.layers[1]["num_heads"] = 4
+    assert PRESETS["zoology_based"][1]["num_heads"] == 1
+    with pytest.raises(ValueError, match="did you mean 'zoology_based'"):
+        MemoryHybridConfig.from_preset("zoology_basd")
+
+
+def test_layers_share_the_fields_of_the_stack_and_keep_their_own():
+    config = MemoryHybridConfig(
+        vocab_size=7,
+        hidden_size=24,
+        norm="layer",
+        intermediate_size=8,
+        layers=["lstm", {"mixer": "based", "feature_dim": 4}],
+        num_hidden_layers=4,
+    )
+    model = MemoryHybridModel(config)
+    assert [type(layer.mixer).__name__ for layer in model.layers] == ["LSTMMixer", "BasedMixer"] * 2
+    assert all(isinstance(layer.norm, torch.nn.LayerNorm) and layer.mlp is not None for layer in model.layers)
+    assert isinstance(model.layers[3].mixer, BasedMixer)
+    assert model.layers[3].mixer.config.feature_dim == 4
+    assert [layer.mixer.layer_idx for layer in model.layers] == [0, 1, 2, 3]

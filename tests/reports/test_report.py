@@ -1,0 +1,131 @@
+"""The page shows the numbers of the rows, stands alone, and names what is damaged."""
+
+import base64
+import csv
+import html.parser
+import re
+
+import pytest
+
+from hf_memory.experiments.metrics import MetricValue
+from hf_memory.experiments.results import Row, write_cell
+from hf_memory.reports.report import FACTS, length_table, spread, write_page, write_report
+from hf_memory.storage import digest
+
+LENGTHS = (32, 64, 128)
+
+
+def make_rows(mixer: str, values: tuple[float, ...], seed: int = 0, **changes) -> tuple[dict, list[Row]]:
+    """Definition and rows of one cell, with one value per length of ``LENGTHS``."""
+    definition = {"mixer": mixer, "seed": seed} | {name: str(value) for name, value in changes.items()}
+    common = {
+        "cell": digest(definition), "arm": mixer, "mixer": mixer, "config_digest": "c0", "task": "bit_parity",
+        "task_knobs": {}, "data_version": "1.0.0+numpy2.3", "train_length": (32, 32), "seed": seed, "data_seed": 0,
+        "learning_rate": 1e-3, "learning_rate_grid": (1e-3,), "schedule": "cosine", "optim_groups": "documented",
+        "stop_rule": "200 steps", "steps": 200, "tokens": 409600, "parameters": 12345, "parameters_non_embedding": 900,
+        "parameters_per_block": 450, "headline": "token_accuracy", "train_seconds": 2.5, "eval_seconds": 0.5,
+        "device": "cpu", "backend": "torch", "versions": {"torch": "2.13"}, "weights_sha256": "ab" * 32,
+    }  # fmt: skip
+    rows = [
+        Row(**common | {
+            "split": f"test_{length}", "length": length, "state_numbers": 8 * length, "state_bytes": 32 * length,
+            "metrics": {"token_accuracy": MetricValue(value, value * 400, 400, 0.5, {"all_zero": 0.45})},
+        } | changes)
+        for length, value in zip(LENGTHS, values, strict=True)
+    ]  # fmt: skip
+    return definition, rows
+
+
+class Page(html.parser.HTMLParser):
+    """Collects table rows, and every address that the page refers to."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.rows, self.addresses, self._cell = [], [], None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.addresses += [value for name, value in attrs if name in ("src", "href")]
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self._cell = ""
+
+    def handle_data(self, data):
+        if self._cell is not None:
+            self._cell += data
+
+    def handle_endtag(self, tag):
+        if tag in ("td", "th"):
+            self.rows[-1].append(self._cell)
+            self._cell = None
+
+
+def test_table_holds_means_ranges_levels_and_facts():
+    rows = [row for seed in (0, 1) for row in make_rows("lstm", (1.0, 0.9, 0.8 - 0.2 * seed), seed)[1]]
+    rows += make_rows("attention", (1.0, 0.6, 0.5))[1]
+    lengths, lines = length_table(rows)
+    assert lengths == [32, 64, 128]
+    assert [line.name for line in lines] == ["lstm", "attention", "chance", "all zero"]
+    assert dict(lines[0].cells) == {32: "1.000 (1.000, 1.000)", 64: "0.900 (0.900, 0.900)", 128: "0.700 (0.600, 0.800)"}
+    assert dict(lines[1].cells) == {32: "1.000", 64: "0.600", 128: "0.500"}
+    assert dict(lines[2].cells) == dict.fromkeys(LENGTHS, "0.500")
+    assert dict(zip(FACTS, lines[0].facts, strict=True)) == {
+        "reaches": "32", "seeds": "2", "parameters": "12,345", "state bytes": "1,024 to 4,096",
+        "learning rate": "0.001", "steps": "200", "seconds": "2",
+    }  # fmt: skip
+
+
+def test_table_says_how_many_learning_rates_were_tried():
+    _, rows = make_rows("lstm", (1.0, 0.9, 0.8), learning_rate_grid=(1e-4, 1e-3, 1e-2))
+    assert length_table(rows)[1][0].facts[4] == "0.001 (best of 3)"
+
+
+def test_spread_of_one_value_has_no_range():
+    assert spread([0.12345]) == "0.123"
+    assert spread([0.0, 1.0]) == "0.500 (0.000, 1.000)"
+
+
+def test_page_stands_alone_and_shows_the_rows(tmp_path):
+    for mixer, values in (("lstm", (1.0, 0.99, 0.98)), ("attention", (1.0, 0.6, 0.5))):
+        write_cell(tmp_path / "results", *make_rows(mixer, values))
+    path = write_report(tmp_path / "results", tmp_path / "report", heading="Runs <of> today")
+    assert path == tmp_path / "report" / "index.html"
+    text = path.read_text()
+    page = Page(text)
+    by_name = {row[0]: row[1:] for row in page.rows}
+    assert by_name["mixer"] == [*FACTS, "32", "64", "128"]
+    assert by_name["lstm"][-3:] == ["1.000", "0.990", "0.980"]
+    assert by_name["chance"][-3:] == ["0.500"] * 3
+    assert "Runs &lt;of&gt; today" in text
+    assert len(page.addresses) == 1
+    assert page.addresses[0].startswith("data:image/png;base64,")
+    assert not re.search(r"https?://|<script", text)
+    name = "bit_parity_at_32_token_accuracy"
+    image = (tmp_path / "report" / f"{name}.png").read_bytes()
+    assert base64.b64decode(page.addresses[0].split(",", 1)[1]) == image
+    lines = list(csv.DictReader((tmp_path / "report" / f"{name}.csv").read_text().splitlines()))
+    assert [(line["arm"], line["length"], float(line["value"])) for line in lines] == [
+        ("attention", "32", 1.0), ("attention", "64", 0.6), ("attention", "128", 0.5),
+        ("lstm", "32", 1.0), ("lstm", "64", 0.99), ("lstm", "128", 0.98),
+    ]  # fmt: skip
+
+
+def test_page_names_damaged_files_and_uses_the_rest(tmp_path):
+    write_cell(tmp_path, *make_rows("lstm", (1.0, 0.99, 0.98)))
+    damaged = write_cell(tmp_path, *make_rows("attention", (1.0, 0.6, 0.5)))
+    damaged.write_text("")
+    text = write_report(tmp_path, tmp_path / "report").read_text()
+    assert f"{damaged.name} is empty" in text
+    assert {"lstm"} == {row[0] for row in Page(text).rows} & {"lstm", "attention"}
+    write_cell(tmp_path, *make_rows("lstm", (1.0, 0.99, 0.98))).write_text("")
+    with pytest.raises(ValueError, match="no readable row"):
+        write_report(tmp_path, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_mixed_data_versions_leave_no_page(tmp_path):
+    rows = [row for version in ("1", "2") for row in make_rows("lstm", (1.0, 1.0, 1.0), data_version=version)[1]]
+    with pytest.raises(ValueError, match="data_version of bit_parity must be one"):
+        write_page(rows, tmp_path / "report", "Mixed")
+    assert not (tmp_path / "report").exists()

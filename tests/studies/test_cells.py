@@ -1,0 +1,135 @@
+"""One cell: the run behind it, its history, its rule to stop, and how it ends."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+import hf_memory.studies.watched
+from hf_memory.experiments.results import cell_path, read_definition, read_rows
+from hf_memory.storage import claim
+from hf_memory.studies.cells import find_failures, read_failure, run_cell, state_of
+from hf_memory.studies.outcomes import assemble
+from hf_memory.studies.watched import as_diverged, read_history
+from tests.studies.sweep_examples import planned, tiny_recipe
+
+METRIC = "token_accuracy"
+
+
+def cell_of(**changes):
+    return planned(tiny_recipe(**changes))[0]
+
+
+def test_a_cell_leaves_its_rows_under_its_digest_and_is_not_run_again(tmp_path):
+    cell = cell_of(training={"steps": 3, "batch_size": 8, "clip": 1.0})
+    assert state_of(tmp_path, cell) == "open"
+    assert run_cell(cell, tmp_path) == ("trained", "")
+    assert state_of(tmp_path, cell) == "finished"
+    assert run_cell(cell, tmp_path) == ("finished before", "")
+    rows = read_rows(cell_path(tmp_path, cell.digest))
+    assert [row.split for row in rows] == ["validation", "test_8", "test_12"]
+    assert {(row.arm, row.seed, row.learning_rate, row.steps, row.tokens) for row in rows} == {
+        ("lstm", 0, 1e-3, 3, 192)
+    }
+    assert rows[0].schedule == "cosine, linear warm-up over 10% of the steps, gradients clipped at 1, weight decay 0.1"
+    assert rows[0].stop_rule == "3 steps"
+    assert read_definition(cell_path(tmp_path, cell.digest))["training"]["max_grad_norm"] == 1.0
+    assert {path.name for path in tmp_path.iterdir()} == {f"{cell.digest}.jsonl"}
+
+
+def test_looking_at_a_run_does_not_change_it(tmp_path):
+    looked = cell_of(evaluate={"points": 3, "splits": ["validation", "test_12"], "rows": 32})
+    plain = cell_of()
+    assert looked.digest != plain.digest
+    for cell in (looked, plain):
+        run_cell(cell, tmp_path)
+    seen, unseen = (read_rows(cell_path(tmp_path, cell.digest)) for cell in (looked, plain))
+    assert [row.weights_sha256 for row in seen] == [row.weights_sha256 for row in unseen]
+    assert [row.metrics for row in seen] == [row.metrics for row in unseen]
+    history = read_history(tmp_path, looked.digest)
+    assert [(point.steps, point.split) for point in history] == [
+        (step, split) for step in (1, 2, 3) for split in ("validation", "test_12")
+    ]
+    last = {point.split: point.values for point in history if point.steps == 3}
+    by_split = {row.split: row for row in seen}
+    assert last["validation"][METRIC] == by_split["validation"].value(METRIC)
+    assert last["test_12"]["loss"] == pytest.approx(by_split["test_12"].value("loss"))
+    assert read_history(tmp_path, plain.digest) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "steps"),
+    [({"stop_at": 0.01}, 1), ({"stop_at": 1.0}, 4), ({"give_up": [0.99, 0.5]}, 2), ({"give_up": [0.01, 0.5]}, 4)],
+)
+def test_rules_end_a_run_at_an_evaluation(tmp_path, rule, steps):
+    cell = cell_of(training={"steps": 4, "batch_size": 8, **rule}, evaluate={"points": 3, "rows": 32})
+    run_cell(cell, tmp_path)
+    row = read_rows(tmp_path)[0]
+    assert row.steps == steps
+    assert row.stop_rule.startswith("4 steps or ")
+    assert row.stop_rule.endswith("looked at 3 log-spaced steps")
+
+
+def test_a_failed_cell_is_recorded_and_not_tried_again(tmp_path):
+    cell = dataclasses.replace(cell_of(), evaluate={"points": 1, "splits": ["nowhere"], "rows": 8})
+    outcome, text = run_cell(cell, tmp_path)
+    assert outcome == "failed"
+    assert text.startswith("ValueError: evaluate: 'nowhere' is no split")
+    assert state_of(tmp_path, cell) == "failed"
+    assert read_failure(tmp_path, cell.digest) == text
+    assert run_cell(cell, tmp_path) == ("failed before", text)
+    assert len(find_failures(tmp_path)) == 1
+    find_failures(tmp_path)[0].write_text("{")
+    assert read_failure(tmp_path, cell.digest) == "its record is damaged"
+
+
+def test_a_cell_that_is_claimed_is_left_alone(tmp_path):
+    cell = cell_of()
+    with claim(cell_path(tmp_path, cell.digest)) as mine:
+        assert mine
+        assert run_cell(cell, tmp_path) == ("claimed elsewhere", "")
+
+
+def test_a_diverged_run_ends_early_and_counts_as_chance(tmp_path, monkeypatch):
+    predict = hf_memory.studies.watched.predict
+
+    def diverging(*args, **kwargs):
+        columns = predict(*args, **kwargs)
+        return {**columns, "token_loss": np.full_like(columns["token_loss"], math.nan)}
+
+    monkeypatch.setattr(hf_memory.studies.watched, "predict", diverging)
+    monkeypatch.setattr("hf_memory.experiments.evaluation.predict", diverging)
+    recipe = tiny_recipe(training={"steps": 4, "batch_size": 8}, evaluate={"points": 3, "rows": 32})
+    cell = planned(recipe)[0]
+    assert run_cell(cell, tmp_path)[0] == "trained"
+    rows = read_rows(tmp_path)
+    assert {row.steps for row in rows} == {1}
+    assert all(math.isnan(value.value) for row in rows for value in row.metrics.values())
+    (result,) = assemble(tmp_path, recipe, [(cell.digest, cell)]).results
+    assert result.has_failed
+    assert result.value("validation", METRIC) == rows[0].measured(METRIC).chance == 9 / 16
+    assert as_diverged(rows[0]).measured(METRIC).chance == 9 / 16
+
+
+def test_chance_of_a_run_without_rows_is_that_of_the_task(tmp_path):
+    recipe = tiny_recipe()
+    (result,) = assemble(tmp_path, recipe, [("none", planned(recipe)[0])]).results
+    assert not result.is_known
+    assert result.chance("test_12", METRIC) == pytest.approx(13 / 24)
+    with pytest.raises(ValueError, match="has no 'test_99'"):
+        result.chance("test_99", METRIC)
+
+
+def test_seed_rate_and_rules_are_in_the_digest_and_the_place_is_not():
+    cell = cell_of()
+    others = [
+        dataclasses.replace(cell, seed=5),
+        dataclasses.replace(cell, learning_rate=2e-3),
+        dataclasses.replace(cell, learning_rate_grid=(1e-3, 1e-2)),
+        dataclasses.replace(cell, training={**cell.training, "stop_at": 0.9}),
+        dataclasses.replace(cell, training={**cell.training, "clip": 1.0}),
+        dataclasses.replace(cell, training={**cell.training, "optim_groups": "uniform"}),
+    ]
+    assert len({cell.digest, *(other.digest for other in others)}) == 7
+    assert dataclasses.replace(cell, place={**cell.place, "width": 8}, stage="final").digest == cell.digest

@@ -1,0 +1,207 @@
+"""Stacked runs: each replica equals its single run, and a sweep that stacks leaves what one that does not leaves."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from hf_memory.experiments.results import cell_path, read_rows
+from hf_memory.experiments.run import Experiment
+from hf_memory.mixers.auto import mixer_config, mixer_model, model_keys
+from hf_memory.models import heads
+from hf_memory.studies import sweep
+from hf_memory.studies.cells import as_stacks, run_cell, run_cells, state_of
+from hf_memory.studies.stacking import StackedModel, run_stacked, why_not_stackable
+from hf_memory.studies.watched import WatchedExperiment, read_history
+from tests.studies.sweep_examples import InlineWorkers, planned, tiny_recipe
+
+SIZES = {"vocab_size": 13, "hidden_size": 16, "num_hidden_layers": 2}
+
+
+@pytest.fixture
+def float64(monkeypatch):
+    """Models of runs in float64, their recurrences too, and one backend for all."""
+    monkeypatch.setenv("HF_MEMORY_BACKEND", "torch")
+    make_model = Experiment.make_model
+    monkeypatch.setattr(Experiment, "make_model", lambda experiment, seed: make_model(experiment, seed).double())
+
+
+def twins(key: str, head: str, count: int = 3):
+    """The same models twice, and rows with right padding, in each of which a position is supervised."""
+    config = mixer_config(key, num_labels=3, **SIZES)
+    stacked, single = [], []
+    for seed in range(count):
+        for models in (stacked, single):
+            torch.manual_seed(seed)
+            models.append(mixer_model(config, head).double().train())
+    torch.manual_seed(99)
+    lengths = torch.tensor([[11], [7], [9]])
+    mask = (torch.arange(11) < lengths).long()
+    ids = torch.randint(0, 13, (3, 11)) * mask
+    labels = torch.randint(0, 3, (3, 11)).masked_fill(mask == 0, -100)
+    return stacked, single, {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+
+@pytest.mark.parametrize("head", ["causal", "token_classification"])
+@pytest.mark.parametrize("key", model_keys())
+def test_losses_and_gradients_of_a_stack_are_those_of_its_replicas(key, head, float64):
+    stacked, single, inputs = twins(key, head)
+    outputs = StackedModel(stacked)(**inputs)
+    outputs["loss"].backward()
+    for index, model in enumerate(single):
+        loss = model(**inputs).loss
+        loss.backward()
+        torch.testing.assert_close(outputs["losses"][index], loss, rtol=1e-12, atol=1e-13)
+        for (name, own), mine in zip(model.named_parameters(), stacked[index].parameters(), strict=True):
+            assert (own.grad is None) == (mine.grad is None), name
+            if own.grad is not None:
+                torch.testing.assert_close(mine.grad, own.grad, rtol=1e-10, atol=1e-13, msg=name)
+
+
+def cells_of(arm, steps=20, **changes):
+    """Three runs that differ in learning rate and seed, with clipping and three evaluations."""
+    training = {"steps": steps, "batch_size": 8, "clip": 0.5}
+    recipe = tiny_recipe(
+        arms=arm, training=training, evaluate={"points": 3, "splits": ["validation", "test_12"], "rows": 32}, **changes
+    )
+    cells = planned(recipe)
+    assert len({(cell.learning_rate, cell.seed) for cell in cells}) == len(cells) == 3
+    return cells
+
+
+@pytest.mark.parametrize("mixer", ["attention", "linear_transformer", "delta_net", "lru", "qlstm", "s4d", "mamba"])
+def test_twenty_steps_of_a_stack_equal_those_of_single_runs(mixer, tmp_path, float64):
+    cells = cells_of({mixer: {}})
+    run_stacked([cell.experiment() for cell in cells], tmp_path / "stack", lambda steps: None)
+    for cell in cells:
+        run_cell(cell, tmp_path / "single")
+        mine, own = (read_rows(cell_path(tmp_path / folder, cell.digest)) for folder in ("stack", "single"))
+        assert [row.split for row in mine] == [row.split for row in own] == ["validation", "test_8", "test_12"]
+        for left, right in zip(mine, own, strict=True):
+            for metric, value in right.metrics.items():
+                assert left.metrics[metric].value == pytest.approx(value.value, rel=2e-12), metric
+            facts = ("cell", "seed", "learning_rate", "learning_rate_grid", "schedule", "stop_rule", "steps", "tokens")
+            assert [getattr(left, name) for name in facts] == [getattr(right, name) for name in facts]
+        mine, own = (read_history(tmp_path / folder, cell.digest) for folder in ("stack", "single"))
+        assert [(point.steps, point.split) for point in mine] == [(point.steps, point.split) for point in own]
+        for left, right in zip(mine, own, strict=True):
+            assert left.values == pytest.approx(dict(right.values), rel=2e-12)
+
+
+def test_a_replica_that_ends_early_keeps_the_weights_it_had(tmp_path, float64):
+    cells = cells_of({"lstm": {"training": {"stop_at": 0.5}}}, learning_rates=[1e-5, 3e-2])
+    run_stacked([cell.experiment() for cell in cells], tmp_path / "stack", lambda steps: None)
+    steps = set()
+    for cell in cells:
+        run_cell(cell, tmp_path / "single")
+        mine, own = (read_rows(cell_path(tmp_path / folder, cell.digest))[0] for folder in ("stack", "single"))
+        assert (mine.steps, mine.tokens) == (own.steps, own.tokens)
+        assert mine.measured("loss").value == pytest.approx(own.measured("loss").value, rel=2e-12)
+        steps.add(own.steps)
+    assert len(steps) > 1, "the runs were to end at different steps"
+
+
+def test_a_replica_that_diverges_leaves_the_others_alone(tmp_path, float64):
+    cells = cells_of({"linear_transformer": {}}, learning_rates=[1e-3, 1e300])
+    wild = [cell for cell in cells if cell.learning_rate == 1e300]
+    run_stacked([cell.experiment() for cell in cells], tmp_path / "stack", lambda steps: None)
+    for cell in cells:
+        run_cell(cell, tmp_path / "single")
+        mine, own = (read_rows(cell_path(tmp_path / folder, cell.digest))[0] for folder in ("stack", "single"))
+        assert mine.steps == own.steps
+        assert mine.measured("loss").value == pytest.approx(own.measured("loss").value, rel=2e-12, nan_ok=True)
+        assert (mine.measured("loss").value != mine.measured("loss").value) == (cell in wild)
+
+
+def test_stacks_hold_what_differs_in_rate_and_seed_alone():
+    cells = planned(tiny_recipe())
+    stacks = as_stacks(cells, 2)
+    assert sorted(cell.digest for stack in stacks for cell in stack) == sorted(cell.digest for cell in cells)
+    assert [len(stack) for stack in stacks] == [2, 1, 2, 1]
+    assert all(len({cell.place["arm"] for cell in stack}) == 1 for stack in stacks)
+    assert [len(stack) for stack in as_stacks(cells, 1)] == [1] * len(cells)
+    noisy = planned(tiny_recipe(model={"num_hidden_layers": 1, "residual_dropout": 0.1}))
+    assert [len(stack) for stack in as_stacks(noisy, 8)] == [1] * len(noisy)
+
+
+def test_what_cannot_be_stacked_says_why(monkeypatch):
+    model = mixer_model(mixer_config("lstm", residual_dropout=0.1, **SIZES), "causal")
+    assert why_not_stackable(model) == "residual_dropout=0.1 draws noise, and each run has its own seed"
+    with pytest.raises(ValueError, match="residual_dropout=0.1 draws noise"):
+        StackedModel([model])
+    noisy = {"layers": ["gru", {"mixer": "attention", "attention_dropout": 0.2}]}
+    hybrid = mixer_model(mixer_config("hybrid", **SIZES, **noisy), "causal")
+    assert why_not_stackable(hybrid).startswith("attention_dropout=0.2 draws noise")
+    plain, wider = (mixer_model(mixer_config("lstm", **{**SIZES, "hidden_size": size}), "causal") for size in (8, 16))
+    with pytest.raises(ValueError, match="one class and one config"):
+        StackedModel([plain, wider])
+    with pytest.raises(ValueError, match="at least one"):
+        StackedModel([])
+    monkeypatch.setattr(type(plain.model.layers[0].mixer), "stackable", False)
+    assert "LSTM" in why_not_stackable(plain)
+    first, *_, last = planned(tiny_recipe())
+    with pytest.raises(ValueError, match="learning rate and seed alone"):
+        run_stacked([first.experiment(), last.experiment()], None, lambda steps: None)
+
+
+def test_cells_of_a_stack_that_fails_run_alone(tmp_path, monkeypatch, caplog):
+    cells = cells_of({"lstm": {}}, steps=2)
+    finished, broken = cells[0], dataclasses.replace(cells[1], evaluate={"points": 2, "splits": ["no_split"]})
+    run_cell(finished, tmp_path)
+    outcomes = run_cells([finished, broken, cells[2]], tmp_path)
+    assert [outcome for outcome, _ in outcomes] == ["finished before", "failed", "trained"]
+    assert "they run one by one" in caplog.text
+    assert [state_of(tmp_path, cell) for cell in (finished, broken, cells[2])] == ["finished", "failed", "finished"]
+    assert not list(tmp_path.glob("*.lock"))
+
+
+def test_a_run_that_cannot_be_evaluated_costs_no_other_one(tmp_path, monkeypatch):
+    cells = cells_of({"lstm": {}}, steps=2)
+    conclude, called = WatchedExperiment.conclude, []
+
+    def fails_once(experiment, *args, **kwargs):
+        called.append(kwargs)
+        if len(called) == 1:
+            raise OSError("no space left")
+        return conclude(experiment, *args, **kwargs)
+
+    monkeypatch.setattr(WatchedExperiment, "conclude", fails_once)
+    assert run_cells(cells, tmp_path) == [("trained", "")] * 3
+    assert len(called) == 4, "the first run alone, the others as they were"
+    backends = [read_rows(cell_path(tmp_path, cell.digest))[0].backend for cell in cells]
+    assert ["one of 3" in backend for backend in backends] == [False, True, True]
+
+
+def test_losses_that_are_recomputed_in_chunks_can_be_stacked(float64, monkeypatch):
+    monkeypatch.setattr(heads, "_CHUNK_LOGITS", 26)
+    for head in ("causal", "token_classification"):
+        test_losses_and_gradients_of_a_stack_are_those_of_its_replicas("lstm", head, float64)
+
+
+def test_a_schedule_that_knows_one_rate_is_not_stacked(tmp_path):
+    cells = planned(tiny_recipe(training={"steps": 3, "batch_size": 8, "schedule": "polynomial"}))
+    assert [len(stack) for stack in as_stacks(cells, 8)] == [1] * len(cells)
+    with pytest.raises(ValueError, match="'polynomial' knows one learning rate only"):
+        run_stacked([cell.experiment() for cell in cells[:2]], tmp_path, lambda steps: None)
+
+
+def test_stacks_leave_work_for_every_process():
+    cells = planned(tiny_recipe(arms={"lstm": {}}, learning_rates=[1e-3, 2e-3, 4e-3, 8e-3], seeds={"search": [0]}))
+    assert [len(stack) for stack in as_stacks(cells, 64)] == [4]
+    assert [len(stack) for stack in as_stacks(cells, 64, workers=2)] == [2, 2]
+    assert [len(stack) for stack in as_stacks(cells, 64, workers=8)] == [1, 1, 1, 1]
+
+
+def test_a_stacked_sweep_finds_what_a_plain_one_finds(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep, "make_workers", lambda *args: InlineWorkers())
+    recipe = tiny_recipe(arms={"lstm": {}, "lru": {}})
+    plain = sweep.run_sweep(recipe, tmp_path / "plain", progress=False)
+    stacked = sweep.run_sweep(recipe, tmp_path / "stacked", stack=8, progress=False)
+    assert [result.digest for result in stacked.results] == [result.digest for result in plain.results]
+    backends = {row.backend for result in stacked.results for row in result.rows.values()}
+    assert {backend.partition(", trained ")[2] for backend in backends} == {"in torch as one of 2 replicas", ""}
+    for mine, own in zip(stacked.results, plain.results, strict=True):
+        for split, row in own.rows.items():
+            assert mine.rows[split].measured("loss").value == pytest.approx(row.measured("loss").value, rel=1e-4)
+    with pytest.raises(ValueError, match="stack must be at least 1"):
+        sweep.run_sweep(recipe, tmp_path, stack=0)

@@ -1,0 +1,196 @@
+"""Sweeps: two stages, one grid for all arms, and nothing run twice or lost."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+import hf_memory.studies.sweep
+from hf_memory.cli.app import app
+from hf_memory.experiments.results import cell_path
+from hf_memory.reports.report import write_report
+from hf_memory.studies.cells import Cell, failure_path
+from hf_memory.studies.outcomes import find_records, read_study
+from hf_memory.studies.plans import make_settings, next_rates, search_cells
+from hf_memory.studies.recipes_yaml import load_recipe
+from hf_memory.studies.sweep import dry_run, make_workers, run_sweep
+from tests.studies.sweep_examples import InlineWorkers, planned, tiny_recipe
+from tests.studies.test_recipes import FILES, write
+
+
+@pytest.fixture
+def workers(monkeypatch):
+    """The sweep's processes, replaced by this one."""
+    pool = InlineWorkers()
+    monkeypatch.setattr(hf_memory.studies.sweep, "make_workers", lambda *args: pool)
+    return pool
+
+
+def runs(cells: list[Cell]) -> set[tuple]:
+    return {(cell.place["arm"], cell.stage, cell.learning_rate, cell.seed) for cell in cells}
+
+
+def test_fresh_seeds_run_at_the_rate_that_validation_chose(tmp_path, workers):
+    recipe = tiny_recipe()
+    study = run_sweep(recipe, tmp_path, progress=False)
+    assert runs(workers.ran[:4]) == {(arm, "search", rate, 0) for arm in ("lstm", "gru") for rate in (1e-3, 1e-2)}
+    for place in study.places():
+        choice = study.choice(place)
+        own = {result.cell.learning_rate: result for result in study.at_place(place) if result.cell.stage == "search"}
+        values = {rate: result.rows["validation"].value() for rate, result in own.items()}
+        assert dict(choice.curve) == values
+        assert values[choice.learning_rate] == max(values.values())
+        (final,) = study.at_rate(place, "chosen")
+        assert (final.cell.seed, final.cell.stage) == (1, "final")
+        assert final.rows["test_8"].learning_rate == choice.learning_rate
+        assert final.rows["test_8"].learning_rate_grid == (1e-3, 1e-2)
+    assert len(workers.ran) == 6
+    assert read_study(find_records(tmp_path)[0]).results == study.results
+
+
+def test_a_second_sweep_runs_what_is_missing_and_nothing_else(tmp_path, workers):
+    recipe = tiny_recipe(arms={"gru": {}})
+    first = run_sweep(recipe, tmp_path, progress=False)
+    workers.ran.clear()
+    again = run_sweep(recipe, tmp_path, progress=False)
+    assert workers.ran == []
+    assert again.results == first.results
+    lost = first.results[1]
+    cell_path(tmp_path, lost.digest).unlink()
+    assert run_sweep(recipe, tmp_path, progress=False).results[1].rows["test_8"].metrics == lost.rows["test_8"].metrics
+    assert [cell.digest for cell in workers.ran] == [lost.digest]
+
+
+def test_a_damaged_file_is_kept_aside_and_its_cell_runs_again(tmp_path, workers):
+    recipe = tiny_recipe(arms={"gru": {}}, seeds={"search": [0]})
+    first = run_sweep(recipe, tmp_path, progress=False)
+    path = cell_path(tmp_path, first.results[0].digest)
+    path.write_text(path.read_text()[:-200])
+    damaged = read_study(find_records(tmp_path)[0])
+    assert any(path.name in problem for problem in damaged.problems)
+    assert set(damaged.results[0].rows) == {"validation", "test_8"}
+    workers.ran.clear()
+    study = run_sweep(recipe, tmp_path, progress=False)
+    assert [cell.digest for cell in workers.ran] == [path.stem]
+    assert study.results[0].rows.keys() == first.results[0].rows.keys()
+    assert path.with_name(f"{path.name}.damaged").exists()
+
+
+def test_a_failed_cell_does_not_stop_the_rest_and_counts_as_chance(tmp_path, workers, monkeypatch):
+    recipe = tiny_recipe()
+    broken = search_cells(recipe, make_settings(recipe), recipe.learning_rates)[0]
+    run_into = hf_memory.studies.watched.WatchedExperiment.run_into
+
+    def sometimes(self, results, beat):
+        if (self.arm, self.training["learning_rate"]) == ("lstm", 1e-3):
+            raise RuntimeError("no luck")
+        return run_into(self, results, beat)
+
+    monkeypatch.setattr(hf_memory.studies.watched.WatchedExperiment, "run_into", sometimes)
+    study = run_sweep(recipe, tmp_path, progress=False)
+    failed = [result for result in study.results if result.error]
+    assert {result.error for result in failed} == {"RuntimeError: no luck"}
+    assert failed[0].digest == broken.digest
+    assert study.choice(failed[0].cell.place).curve[1e-3] == 9 / 16
+    assert sum(bool(result.rows) for result in study.results) + len(failed) == len(study.results) == 6
+    assert json.loads(failure_path(tmp_path, broken.digest).read_text())["name"] == broken.name
+    monkeypatch.setattr(hf_memory.studies.watched.WatchedExperiment, "run_into", run_into)
+    workers.ran.clear()
+    run_sweep(recipe, tmp_path, progress=False)
+    assert workers.ran == []
+    assert all(not result.error for result in run_sweep(recipe, tmp_path, progress=False, retry_failed=True).results)
+
+
+def test_the_grid_grows_for_all_arms_where_one_best_rate_is_on_its_edge(tmp_path, workers, monkeypatch):
+    recipe = tiny_recipe(learning_rates=[1e-3, 2.15e-3], extend={"up": 1e-2}, seeds={"search": [0]})
+    asked = iter([{"gru": {1e-3: 0.5, 2.15e-3: 0.6}}, {"gru": {1e-3: 0.5, 2.15e-3: 0.6, 4.64e-3: 0.6}}])
+    flat = {1e-3: 0.5, 2.15e-3: 0.5, 4.64e-3: 0.5}
+    curves = hf_memory.studies.sweep.next_rates
+
+    def made_up(recipe, rates, found):
+        return curves(recipe, rates, [flat, next(asked)["gru"]])
+
+    monkeypatch.setattr(hf_memory.studies.sweep, "next_rates", made_up)
+    study = run_sweep(recipe, tmp_path, progress=False)
+    tried = {arm: {r.cell.learning_rate for r in study.results if r.arm == arm} for arm in recipe.arms}
+    assert tried == {arm: {1e-3, 2.15e-3, 4.64e-3} for arm in recipe.arms}
+
+
+@pytest.mark.parametrize(
+    ("curve", "new"),
+    [
+        ({1e-3: 0.5, 2.15e-3: 0.7, 4.64e-3: 0.9}, [1e-2]),
+        ({1e-3: 0.9, 2.15e-3: 0.7, 4.64e-3: 0.5}, [4.64e-4]),
+        ({1e-3: 0.5, 2.15e-3: 0.9, 4.64e-3: 0.5}, []),
+        ({1e-3: 0.5, 2.15e-3: 0.899, 4.64e-3: 0.9}, []),
+        ({1e-3: 1.0, 2.15e-3: 1.0, 4.64e-3: 1.0}, []),
+    ],
+)
+def test_a_flat_top_does_not_ask_for_more_rates(curve, new):
+    recipe = tiny_recipe(learning_rates=list(curve), extend={})
+    assert next_rates(recipe, list(curve), [curve]) == new
+    assert next_rates(tiny_recipe(learning_rates=list(curve)), list(curve), [curve]) == []
+    narrow = tiny_recipe(learning_rates=list(curve), extend={"up": 5e-3, "down": 8e-4})
+    assert next_rates(narrow, list(curve), [curve]) == []
+
+
+def test_a_rate_searched_at_one_place_holds_at_the_others(tmp_path, workers):
+    recipe = tiny_recipe(grid={"data.num_ones": [None, 3]}, search_on={"data.num_ones": None}, arms={"gru": {}})
+    study = run_sweep(recipe, tmp_path, progress=False)
+    searched, other = study.places()
+    assert {result.cell.stage for result in study.at_place(other)} == {"final"}
+    assert study.choice(other) == study.choice(searched)
+    assert study.at_rate(other, "chosen")[0].cell.learning_rate == study.choice(searched).learning_rate
+
+
+def test_arms_share_their_data_and_the_longest_run_sets_the_rows():
+    recipe = tiny_recipe(arms={"lstm": {}, "gru": {"training": {"steps": 9}}})
+    cells = planned(recipe)
+    assert {cell.data["num_train"] for cell in cells} == {72}
+    assert {cell.experiment().specification.seed for cell in cells} == {0}
+    assert {cell.training["steps"] for cell in cells if cell.place["arm"] == "lstm"} == {3}
+
+
+def test_dry_run_shows_sizes_and_runs_nothing(tmp_path):
+    recipe = tiny_recipe(grid={"width": [8, 16]}, arms={"lstm": {}})
+    lines = dry_run(recipe)
+    assert [(line.stage, line.learning_rate, line.seed) for line in lines[:4]] == [
+        ("search", 1e-3, 0), ("search", 1e-2, 0), ("search", 1e-3, 0), ("search", 1e-2, 0),
+    ]  # fmt: skip
+    assert [(line.stage, line.learning_rate, line.seed) for line in lines[4:]] == [("final", None, 1)] * 2
+    assert {(line.hidden_size, line.parameters_per_block, line.state_bytes) for line in lines} == {
+        (8, 584, 64), (16, 2192, 128),
+    }  # fmt: skip
+    result = CliRunner().invoke(app, ["sweep", str(write(tmp_path)), "--dry-run", "--workers", "2"])
+    assert result.exit_code == 0
+    assert "1 cells, about" in result.output
+    assert not (tmp_path / "results").exists()
+
+
+def test_the_command_runs_a_recipe_and_prints_its_verdicts(tmp_path, workers, monkeypatch):
+    expectations = [{"claim": "LSTM is perfect.", "left": {"arms": "lstm"}, "relation": ">=", "right": 1.0}]
+    path = write(tmp_path, expectations=expectations)
+    arguments = ["sweep", str(path), "--profile", "smoke", "--results", str(tmp_path / "rows")]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0
+    assert "not decided: LSTM is perfect. (the smoke profile proves nothing)" in result.output
+    assert find_records(tmp_path / "rows")[0].name == "tiny.smoke.sweep.json"
+    assert [cell.digest for cell in workers.ran] == [cell.digest for cell in planned(load_recipe(path, "smoke"))]
+
+
+def test_an_unknown_backend_is_refused():
+    with pytest.raises(ValueError, match="backend must be one of local, ray"):
+        make_workers("slurm", None)
+    with pytest.raises(ValueError, match="workers must be at least 1"):
+        make_workers("local", 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
+def test_every_recipe_runs_from_its_file_to_its_page(path, tmp_path, workers):
+    recipe = load_recipe(path, "smoke")
+    study = run_sweep(recipe, tmp_path, progress=False)
+    assert [result.error for result in study.results] == [None] * len(planned(recipe))
+    text = write_report(tmp_path, tmp_path / "report").read_text()
+    assert text.count('class="undecided"') == len(recipe.expectations)
+    assert f"{len(study.results)} of {len(study.results)} runs have ended; 0 failed" in text
