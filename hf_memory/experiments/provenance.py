@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from hf_memory.data.specification import Specification, changed_knobs
+from hf_memory.models.configuration import unchanged_later_fields
 from hf_memory.models.modeling import MemoryPreTrainedModel
 from hf_memory.ops.backends.dispatch import available_backends
 from hf_memory.storage import decode, digest, encode, file_sha256, write_text
@@ -60,9 +61,13 @@ def parameter_counts(model: MemoryPreTrainedModel) -> dict[str, int]:
 
 
 def config_digest(config: Any) -> str:
-    """Digest of what a config says of the model, without versions and other notes of the one who saved it."""
+    """Digest of what a config says of the model, without versions and other notes of the one who saved it.
+
+    A field that joined its config later counts where it differs from its default, so that digests of before stand.
+    """
     values = json.loads(config.to_json_string(use_diff=False))
-    return digest({key: value for key, value in values.items() if key not in _VOLATILE and not key.startswith("_")})
+    silent = _VOLATILE | unchanged_later_fields(config)
+    return digest({key: value for key, value in values.items() if key not in silent and not key.startswith("_")})
 
 
 def versions() -> dict[str, str]:

@@ -1,8 +1,8 @@
 """The configuration that every mixer shares: the fields that the spine reads."""
 
+import dataclasses
 import difflib
 import importlib.metadata
-from dataclasses import fields
 from typing import Any, ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
@@ -35,6 +35,20 @@ _TRANSFORMERS_KEYS = {
     "tokenizer_class",
     "torch_dtype",
 }
+
+
+def later_field(default: Any) -> Any:
+    """A field that joins a config after results were published: at its default it is no part of the config's digest."""
+    return dataclasses.field(default=default, metadata={"later": True})
+
+
+def unchanged_later_fields(config: PreTrainedConfig) -> set[str]:
+    """Names of the fields that joined later and are at their defaults."""
+    return {
+        field.name
+        for field in dataclasses.fields(config)
+        if field.metadata.get("later") and getattr(config, field.name) == field.default
+    }
 
 
 @strict
@@ -104,7 +118,7 @@ class MemoryConfig(PreTrainedConfig):
         ):
             logger.warning(f"{type(self).__name__}: keys of a newer version are kept but not read: {unknown}")
             return
-        own = [field.name for field in fields(self)]
+        own = [field.name for field in dataclasses.fields(self)]
         near = difflib.get_close_matches(unknown[0], own, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else "."
         raise ValueError(
