@@ -209,6 +209,13 @@ def _classification_counts(
     return counts
 
 
+def metric_names(task: Task, length: int) -> tuple[str, ...]:
+    """Names of the metrics that are measured on rows of a task; two rows are asked."""
+    input_ids, labels = task.sample(np.random.default_rng(0), length, 2)
+    outputs = np.where(labels == IGNORE_INDEX, np.zeros_like(labels), labels)
+    return tuple(count_predictions(task, input_ids, labels, outputs, np.zeros(labels.shape)))
+
+
 def add_counts(batches: Iterable[Mapping[str, Count]]) -> dict[str, Count]:
     """Sum the counts of batches, processes or segments, metric by metric."""
     sums: dict[str, Count] = {}

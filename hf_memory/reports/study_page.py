@@ -181,7 +181,7 @@ def _notes(study: Study) -> list[str]:
     """Settings, what is missing, and the positive control, a sentence each."""
     recipe, results = study.recipe, study.results
     known = [result for result in results if result.is_known]
-    failed = [result for result in results if result.has_failed]
+    failed = [result for result in results if result.has_diverged or result.error]
     rows = [row for result in results for row in result.rows.values()]
     notes = [
         f"{len(known)} of {len(results)} runs have ended; {len(failed)} failed or diverged and count as chance. "

@@ -114,7 +114,9 @@ def rate_drawing(study: Study, group: str, results: Sequence[Result]) -> Drawing
         for result in own:
             value = result.value("validation", metric)
             values.setdefault(result.cell.learning_rate, []).append(value)
-            table.append((label, result.cell.learning_rate, result.cell.seed, value, result.has_failed, result.digest))
+            table.append(
+                (label, result.cell.learning_rate, result.cell.seed, value, result.has_diverged, result.digest)
+            )
         draw_line(axes, label, values, styles_of(study)[own[0].arm])
     for rate in FOUR_POINTS:
         axes.axvline(rate, color="#b0b0b0", linewidth=0.8, linestyle=(0, (2, 3)), zorder=0)

@@ -10,7 +10,8 @@ from hf_memory.reports.study_plots import home_split
 from hf_memory.studies.judging import Judgement
 from hf_memory.studies.outcomes import Result, Study
 from hf_memory.studies.plans import search_place
-from hf_memory.studies.statistics import best_of_n, binomial_interval, plateau, seeds_that_pass
+from hf_memory.studies.statistics import best_of_n, plateau, seeds_that_pass
+from hf_memory.studies.verdicts import LOOKS, chance_of_verdicts, exact_interval
 
 TICK = 0.9
 """Level above which a run passes in the table of ticks, and a length counts as reached."""
@@ -82,7 +83,14 @@ def verdict_table(judgements: Sequence[Judgement], name: str) -> PageTable:
             )
         )
     columns = ("claim", "published", "verdict", "left, by seed", "right, by seed", "why", "measured", "because")
-    note = "A relation holds where two thirds of the seeds say so; it is not decided where neither side has two thirds."
+    looks = ", ".join(f"{needed} of {look}" for look, needed in LOOKS.items())
+    luck = chance_of_verdicts(0.5)
+    note = (
+        f"Seeds come in looks; the first that decides counts: {looks} seeds in which the relation holds, or fails. In "
+        "brackets the 95 % interval of the share of seeds (Clopper-Pearson). With fewer than five seeds a claim leans. "
+        f"Were all {len(lines)} relations coins, {len(lines) * luck['agrees']:.1f} of them would agree by luck, and "
+        "as many disagree."
+    )
     return PageTable(name, "Verdicts", note, columns, tuple(lines), filter=False)
 
 
@@ -216,7 +224,7 @@ def _tick(values: Sequence[float], length: int, first: Sequence[float], first_le
     if not values:
         return TableCell("")
     passed, total = seeds_that_pass(values, TICK)
-    low, high = binomial_interval(passed, total)
+    low, high = exact_interval(passed, total)
     mark = "✓" if sum(values) / total > TICK else "✗"
     text = f"{mark} {passed}/{total} ({low:.2f}, {high:.2f})"
     mean, start = sum(values) / total, sum(first) / len(first)
@@ -232,7 +240,7 @@ def cell_table(study: Study, name: str) -> PageTable:
     lines = []
     for result in study.results:
         row = next(iter(result.rows.values()), None)
-        outcome = result.error or ("diverged" if result.has_failed else "finished" if row else "missing")
+        outcome = result.error or ("diverged" if result.has_diverged else "finished" if row else "missing")
         training = result.cell.training
         lines.append(
             TableLine(
@@ -277,10 +285,10 @@ def _run_value(result: Result, split: str, metric: str) -> TableCell:
     if not result.is_known or not _has(result, split):
         return TableCell("")
     value = result.value(split, metric)
-    if result.has_failed or "sequence" not in metric:
+    if result.has_diverged or "sequence" not in metric:
         return TableCell(f"{value:.4f}", value)
     measured = result.rows[split].measured(metric)
-    low, high = binomial_interval(round(measured.numerator), round(measured.denominator))
+    low, high = exact_interval(round(measured.numerator), round(measured.denominator))
     return TableCell(f"{value:.4f} ({low:.3f}, {high:.3f})", value)
 
 

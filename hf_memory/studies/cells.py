@@ -80,6 +80,7 @@ class Cell:
                 "warmup_steps": own["warmup"],
                 "max_grad_norm": own["clip"],
                 "weight_decay": own["weight_decay"],
+                "adam_beta2": own.get("adam_beta2", 0.999),  # runs of before have no such key
                 "learning_rate": self.learning_rate,
                 "seed": self.seed,
                 "disable_tqdm": True,

@@ -4,6 +4,8 @@ Only the form is here; :mod:`hf_memory.studies.judging` reads the quantities off
 """
 
 import dataclasses
+import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,7 +20,17 @@ RELATIONS = (">=", ">", "<=", "<")
 RATES = ("chosen", "fixed", "best")
 """The rate chosen by the search; the recipe's fixed one; or, for each seed, the best on ``validation``."""
 
-OVER = ("mean", "max", "min")
+OVER = ("mean", "max", "min", "named")
+"""How several arms or places make one number. ``named`` is for claims that some arm does something: the seeds of the
+search name the arm that is furthest in the direction of the relation, and it is judged on fresh ones.
+"""
+
+_SEARCHED = ("lr_window", "grid_regret")
+
+
+def matches(place: Mapping[str, Any], at: Mapping[str, Any]) -> bool:
+    """Whether a place has the values of some axes; a list stands for any of its values."""
+    return all(place[axis] in (value if isinstance(value, (list, tuple)) else [value]) for axis, value in at.items())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,8 +40,8 @@ class Measure:
     Attributes:
         arms: Names of arms.
         quantity: One of :data:`QUANTITIES`.
-        over: How several arms, or several places of the grid, make one number: their ``mean``, ``max`` or ``min``.
-        at: Values of grid axes; all values of the others count.
+        over: How several arms, or several places of the grid, make one number, one of :data:`OVER`.
+        at: Values of grid axes, or lists of them; all values of the others count.
         split: Split on which the metric is measured.
         minus: A second split, whose value is subtracted.
         metric: The metric; by default that of the recipe.
@@ -57,6 +69,16 @@ class Measure:
             raise ValueError("arms must name at least one arm, got none")
 
     @property
+    def needs_history(self) -> bool:
+        """Whether it is read off evaluations during training."""
+        return self.quantity in ("steps_to", "late_drop", "bump", "lr_window")
+
+    @property
+    def stage(self) -> str:
+        """The seeds that tell: ``search`` where it is a matter of all rates, else ``chosen`` or ``fixed``."""
+        return "search" if self.quantity in _SEARCHED or self.rate == "best" else self.rate
+
+    @property
     def text(self) -> str:
         """The measure in words."""
         what = self.quantity.replace("_", " ")
@@ -67,7 +89,8 @@ class Measure:
         where = "" if self.quantity == "extrapolation_length" else f" on {self.split}"
         where += f" minus that on {self.minus}" if self.minus else ""
         place = "".join(f", {axis} {value}" for axis, value in self.at.items())
-        several = f"{self.over} of " if len(self.arms) > 1 else ""
+        how = "the one that the search names among" if self.over == "named" else f"{self.over} of"
+        several = f"{how} " if len(self.arms) > 1 else ""
         rate = "" if self.rate == "chosen" else f", {self.rate} rate"
         return f"{what}{where} of {several}{', '.join(self.arms)}{place}{rate}"
 
@@ -89,11 +112,10 @@ class Expectation:
         relation: One of :data:`RELATIONS`.
         right: What it is compared with.
         margin: Added to the right side.
-        seeds: ``"each"``, the relation is looked at in every seed and two thirds of them decide, or ``"mean"``.
-        min_seeds: With fewer seeds nothing is decided.
-        plateau_counts: Whether runs on the plateau count as measured; else they leave the claim undecided.
-        given: What must be at least ``given_at_least`` in the mean over seeds, else the claim is left open: a model
-            that has learned nothing has nothing to lose.
+        plateau_counts: Whether runs on the plateau count as measured, and not as runs that tell nothing. The claim has
+            to name its budget then ("within 10,000 steps"): a flat loss is what a plateau looks like.
+        given: What must be at least ``given_at_least`` in a seed for that seed to count: a model that has learned
+            nothing has nothing to lose. Where fewer than five seeds are left, nothing is decided.
         given_at_least: See ``given``.
         published: What the source reports of it, a few words.
         because: Why it is expected, with its source.
@@ -104,8 +126,6 @@ class Expectation:
     relation: str
     right: Measure | float
     margin: float = 0.0
-    seeds: str = "each"
-    min_seeds: int = 1
     plateau_counts: bool = False
     given: Measure | None = None
     given_at_least: float = 0.0
@@ -114,7 +134,21 @@ class Expectation:
 
     def __post_init__(self) -> None:
         check_names([self.relation], RELATIONS, "relation")
-        check_names([self.seeds], ("each", "mean"), "seeds of an expectation")
+        if not math.isfinite(self.margin):
+            raise ValueError(f"margin must be finite, got {self.margin}")
+        if self.plateau_counts and not re.search(r"within [\d,]+ steps", self.claim, re.IGNORECASE):
+            raise ValueError(f"plateau_counts: the claim must say 'within N steps', got {self.claim!r}")
+        self._check_existence()
+
+    def _check_existence(self) -> None:
+        """Refuse claims that the largest of several arms is large enough: with enough arms one always is."""
+        lucky = {">=": "max", ">": "max", "<=": "min", "<": "min"}[self.relation]
+        if self.left.over == lucky and len(self.left.arms) > 1:
+            raise ValueError(
+                f"over: {lucky} of several arms, {self.relation}: the arm is named after the fact; use named"
+            )
+        if isinstance(self.right, Measure) and self.right.over == "named":
+            raise ValueError("over: named is for the left side of a relation")
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -129,9 +163,20 @@ class Expectation:
         given = f", given that {self.given.text} >= {self.given_at_least:g}" if self.given else ""
         return f"{self.left.text} {self.relation} {right}{margin}{given}"
 
-    def holds(self, left: float, right: float) -> bool:
-        """Whether the relation holds between two numbers; never with NaN."""
-        bound = right + self.margin
+    @property
+    def asks_for_more(self) -> bool:
+        """Whether the margin makes the relation harder to meet."""
+        return self.margin > 0 if self.relation in (">=", ">") else self.margin < 0
+
+    def outcome(self, left: float, right: float, margin: float | None = None) -> bool | None:
+        """Whether the relation holds between two numbers; None where they tell nothing.
+
+        That is where one is NaN, where two runs that never got to a level are compared, and where a strict relation
+        meets equal sides.
+        """
+        bound = right + (self.margin if margin is None else margin)
+        if math.isnan(left) or math.isnan(bound) or (left == bound and (math.isinf(left) or "=" not in self.relation)):
+            return None
         return {">=": left >= bound, ">": left > bound, "<=": left <= bound, "<": left < bound}[self.relation]
 
     def to_json(self) -> dict[str, Any]:

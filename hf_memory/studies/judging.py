@@ -1,14 +1,20 @@
-"""Verdicts: what a recipe expects, read off its results."""
+"""Verdicts: what a recipe expects, read off its results seed by seed.
+
+The rule is that of :mod:`hf_memory.studies.verdicts`; here stands what a seed says. A run that is missing, crashed or
+lost its history is no measurement, and there is no verdict while one is missing. Only a diverged run is a result.
+"""
 
 import dataclasses
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hf_memory.experiments.metrics import extrapolation_length
 from hf_memory.studies.expectations import Expectation, Measure
 from hf_memory.studies.outcomes import Result, Study
-from hf_memory.studies.statistics import Verdict, bump, grid_regret, judge, late_drop, left_plateau, lr_window, steps_to
+from hf_memory.studies.statistics import bump, grid_regret, late_drop, left_plateau, steps_to, window
+from hf_memory.studies.verdicts import LOOKS, Tally, Verdict, decide, decide_in_looks
 
 
 class UndecidedError(ValueError):
@@ -21,10 +27,12 @@ class Judgement:
 
     Attributes:
         expectation: The expectation.
-        verdict: ``"agrees"``, ``"disagrees"`` or ``"not decided"``.
+        verdict: The verdict.
         left: Left side by seed; empty where it could not be measured.
         right: Right side by seed.
-        reason: Why it is not decided, or in how many seeds it holds.
+        reason: Why nothing is decided, or in how many seeds the relation holds.
+        tally: The seeds on which the verdict rests; None where it could not be measured.
+        dropped: Seeds that do not count, since their condition does not hold or they are on the plateau.
     """
 
     expectation: Expectation
@@ -32,6 +40,8 @@ class Judgement:
     left: Mapping[int, float]
     right: Mapping[int, float]
     reason: str
+    tally: Tally | None = None
+    dropped: tuple[int, ...] = ()
 
 
 def judge_study(study: Study) -> list[Judgement]:
@@ -43,52 +53,82 @@ def judge_expectation(study: Study, expectation: Expectation) -> Judgement:
     """Judge one expectation.
 
     It is not decided in the profile ``smoke``, before the sweep has ended, while runs are missing, where the positive
-    control does not work, where a run is still on the plateau, where its condition does not hold, with too few seeds,
-    and where the seeds do not agree.
+    control does not work, and where fewer than five seeds have learned what the claim presupposes.
     """
     doubt = _doubt(study)
     if doubt:
         return Judgement(expectation, "not decided", {}, {}, doubt)
     try:
-        _check_given(study, expectation)
-        left = by_seed(study, expectation.left, expectation.plateau_counts)
-        if isinstance(expectation.right, Measure):
-            right = by_seed(study, expectation.right, expectation.plateau_counts)
-        else:
-            right = dict.fromkeys(left, expectation.right)
+        left, right, dropped = _sides(study, expectation)
     except UndecidedError as error:
         return Judgement(expectation, "not decided", {}, {}, str(error))
-    # Two runs that never got to a level do not tell which would have been there first.
-    shared = sorted(left.keys() & right.keys())
-    seeds = [seed for seed in shared if not left[seed] == right[seed] == math.inf]
-    if expectation.seeds == "mean":
-        means = (_mean(left, seeds), _mean(right, seeds)) if seeds else (math.inf, math.inf)
-        holds = [] if means == (math.inf, math.inf) else [expectation.holds(*means)]
-        reason = f"in the mean of {len(seeds)} seeds"
+    verdict, tally = decide_in_looks(_outcomes(expectation, left, right, dropped))
+    counted = list(left)[: tally.planned]
+    kept = tally.planned - len(dropped & set(counted))
+    reason = _reason(tally, len(dropped & set(counted)))
+    if dropped & set(counted) and kept < min(LOOKS):
+        verdict, reason = "not decided", f"{reason}; {min(LOOKS)} seeds are needed"
+    elif expectation.asks_for_more and verdict in ("disagrees", "not decided"):
+        weaker, _ = decide_in_looks(_outcomes(expectation, left, right, dropped, margin=0.0))
+        if weaker == "agrees":
+            verdict, reason = "same direction, smaller", f"{reason}; without its margin it agrees"
+    return Judgement(expectation, verdict, left, right, reason, tally, tuple(sorted(dropped)))
+
+
+def needs_more_seeds(judgement: Judgement) -> bool:
+    """Whether a further look may decide: the seeds so far were all measured, and do not."""
+    return judgement.tally is not None and decide(judgement.tally) == "not decided"
+
+
+def _reason(tally: Tally, dropped: int) -> str:
+    low, high = tally.interval if tally.planned else (0.0, 1.0)
+    parts = [f"holds in {tally.holds} of {tally.planned} seeds ({low:.2f} to {high:.2f})"]
+    silent = tally.planned - tally.holds - tally.fails - dropped
+    parts += [f"{silent} tied"] if silent else []
+    parts += [f"{dropped} had not learned"] if dropped else []
+    return ", ".join(parts)
+
+
+def _outcomes(
+    expectation: Expectation,
+    left: Mapping[int, float],
+    right: Mapping[int, float],
+    dropped: set[int],
+    margin: float | None = None,
+) -> list[bool | None]:
+    """What each planned seed says, in order."""
+    return [None if seed in dropped else expectation.outcome(left[seed], right[seed], margin) for seed in left]
+
+
+def _sides(study: Study, expectation: Expectation) -> tuple[dict[int, float], dict[int, float], set[int]]:
+    """Both sides by seed, in the order of the plan, and the seeds that do not count.
+
+    Raises:
+        UndecidedError: A run is missing.
+    """
+    expectation = named(study, expectation)
+    left, dropped = by_seed(study, expectation.left, expectation.plateau_counts)
+    right: dict[int, float] = {}
+    if isinstance(expectation.right, Measure):
+        right, more = by_seed(study, expectation.right, expectation.plateau_counts)
+        dropped |= more
     else:
-        holds = [expectation.holds(left[seed], right[seed]) for seed in seeds]
-        reason = f"holds in {sum(holds)} of {len(seeds)} seeds"
-    if len(seeds) < len(shared):
-        reason += f"; in {len(shared) - len(seeds)} neither side got there"
-    if len(seeds) < expectation.min_seeds:
-        reason = f"{reason}, and {expectation.min_seeds} seeds are needed"
-        return Judgement(expectation, "not decided", left, right, reason)
-    total = len(shared) if expectation.seeds == "each" else len(holds)
-    return Judgement(expectation, judge(holds, total), left, right, reason)
+        right = dict.fromkeys(left, float(expectation.right))
+    if expectation.given is not None:
+        condition, _ = by_seed(study, expectation.given, plateau_counts=True)
+        dropped |= {seed for seed, value in condition.items() if not value >= expectation.given_at_least}
+    seeds = [seed for seed in left if seed in right]
+    planned = _planned(study, expectation.left, len(seeds))
+    if len(seeds) < planned:
+        raise UndecidedError(f"{planned - len(seeds)} of {planned} planned seeds are missing")
+    return {seed: left[seed] for seed in seeds}, {seed: right[seed] for seed in seeds}, dropped & set(seeds)
 
 
-def _check_given(study: Study, expectation: Expectation) -> None:
-    """Raise where the condition of an expectation does not hold."""
-    if expectation.given is None:
-        return
-    values = by_seed(study, expectation.given, expectation.plateau_counts)
-    mean = _mean(values, sorted(values))
-    if not mean >= expectation.given_at_least:
-        raise UndecidedError(f"{expectation.given.text} is {mean:.3f}, and {expectation.given_at_least:g} is needed")
-
-
-def _mean(values: Mapping[int, float], seeds: Sequence[int]) -> float:
-    return statistics.fmean(values[seed] for seed in seeds)
+def _planned(study: Study, measure: Measure, found: int) -> int:
+    """How many seeds there must be: those of the recipe, or of the look to which the claim has come."""
+    recipe, stage = study.recipe, {"chosen": "final"}.get(measure.stage, measure.stage)
+    looks = [look for look in recipe.seeds["looks"] if look >= found] if stage != "search" else []
+    return looks[0] if looks else len(recipe.planned_seeds(stage) or recipe.planned_seeds("search"))
 
 
 def _doubt(study: Study) -> str:
@@ -105,90 +145,132 @@ def _doubt(study: Study) -> str:
     return ""
 
 
-def by_seed(study: Study, measure: Measure, plateau_counts: bool = False) -> dict[int, float]:
-    """A measure for each seed: over arms and places of the grid its mean, largest or smallest.
+def named(study: Study, expectation: Expectation) -> Expectation:
+    """The expectation with the one arm of its left side that the seeds of the search name, where it leaves that open.
 
     Raises:
-        UndecidedError: Where runs are missing or on the plateau.
+        UndecidedError: A run of the search is missing.
+    """
+    left = expectation.left
+    if left.over != "named":
+        return expectation
+    best = max if expectation.relation in (">=", ">") else min
+    means = {arm: statistics.fmean(_in_search(study, dataclasses.replace(left, arms=(arm,)))) for arm in left.arms}
+    return dataclasses.replace(expectation, left=dataclasses.replace(left, arms=(best(means, key=means.__getitem__),)))
+
+
+def _in_search(study: Study, measure: Measure) -> list[float]:
+    """A measure of one arm at its chosen rate, for each seed of the search."""
+    values = []
+    for place in study.places(study.select(measure.arms, measure.at)):
+        choice = study.choice(place)
+        if choice is None:
+            raise UndecidedError(f"runs of {place['arm']} are missing")
+        searched = [result for result in study.at_place(place) if result.cell.stage == "search"]
+        chosen = [result for result in searched if math.isclose(result.cell.learning_rate, choice.learning_rate)]
+        values += [_quantity(result, measure, measure.metric or study.recipe.metric_name) for result in chosen]
+    if not values:
+        raise UndecidedError(f"this profile has no run of {', '.join(measure.arms)} there")
+    return values
+
+
+def by_seed(study: Study, measure: Measure, plateau_counts: bool = False) -> tuple[dict[int, float], set[int]]:
+    """A measure for each seed: over arms and places of the grid its mean, largest or smallest.
+
+    Returns:
+        The values, and the seeds in which a run has not left the plateau, unless such runs count.
+
+    Raises:
+        UndecidedError: Where runs are missing.
         ValueError: Where the measure does not fit the recipe.
     """
     results = study.select(measure.arms, measure.at)
     missing = set(measure.arms) - {result.arm for result in results}
     if missing:
         raise UndecidedError(f"this profile has no run of {', '.join(sorted(missing))} there")
-    found = [_at_place(study, place, measure, plateau_counts) for place in study.places(results)]
-    shared = set.intersection(*(set(values) for values in found))
-    return {seed: _combine(measure.over, [values[seed] for values in found]) for seed in sorted(shared)}
+    found, stuck = [], set[int]()
+    for place in study.places(results):
+        values, lingering = _at_place(study, place, measure)
+        found.append(values)
+        stuck |= lingering
+    shared = [seed for seed in found[0] if all(seed in values for values in found)]
+    combined = {seed: _combine(measure.over, [values[seed] for values in found]) for seed in shared}
+    return combined, set() if plateau_counts else stuck & set(shared)
 
 
 def _combine(over: str, values: Sequence[float]) -> float:
-    return statistics.fmean(values) if over == "mean" else max(values) if over == "max" else min(values)
+    if any(math.isnan(value) for value in values):
+        return math.nan
+    return max(values) if over == "max" else min(values) if over == "min" else statistics.fmean(values)
 
 
-def _at_place(study: Study, place: Mapping[str, object], measure: Measure, plateau_counts: bool) -> dict[int, float]:
-    """A measure for each seed at one place."""
+def _at_place(study: Study, place: Mapping[str, Any], measure: Measure) -> tuple[dict[int, float], set[int]]:
+    """A measure for each seed at one place, and the seeds whose run is on the plateau."""
     metric = measure.metric or study.recipe.metric_name
-    if measure.quantity in ("lr_window", "grid_regret") or measure.rate == "best":
-        return _over_rates(study, place, measure, metric, plateau_counts)
+    if measure.stage == "search":
+        return _over_rates(study, place, measure, metric)
     results = study.at_rate(place, measure.rate)
     if not results or not all(result.is_known for result in results):
         raise UndecidedError(f"runs of {place['arm']} are missing")
-    if not plateau_counts:
-        _check_plateau(study, results)
-    try:
-        return {result.cell.seed: _quantity(result, measure, metric) for result in results}
-    except ValueError as error:
-        raise UndecidedError(str(error)) from error
+    values = {result.cell.seed: _quantity(result, measure, metric) for result in results}
+    return values, {result.cell.seed for result in results if _is_stuck(study, result)}
 
 
 def _over_rates(
-    study: Study, place: Mapping[str, object], measure: Measure, metric: str, plateau_counts: bool
-) -> dict[int, float]:
+    study: Study, place: Mapping[str, Any], measure: Measure, metric: str
+) -> tuple[dict[int, float], set[int]]:
     """A measure of the whole learning-rate curve, for each seed of the search."""
     searched = [result for result in study.at_place(place) if result.cell.stage == "search"]
     if not searched or not all(result.is_known for result in searched):
         raise UndecidedError(f"runs of {place['arm']} are missing")
     values: dict[int, float] = {}
+    stuck = set[int]()
     for seed in dict.fromkeys(result.cell.seed for result in searched):
         own = {result.cell.learning_rate: result for result in searched if result.cell.seed == seed}
         best = max(own.values(), key=lambda result: result.value("validation", study.recipe.metric_name))
-        if not plateau_counts:
-            _check_plateau(study, [best])
-        if measure.quantity not in ("lr_window", "grid_regret"):
-            values[seed] = _quantity(best, measure, metric)
-            continue
-        curve = {rate: result.value(measure.split, metric) for rate, result in own.items()}
-        theta = measure.theta * max(curve.values()) if measure.of_best else measure.theta
-        try:
-            values[seed] = lr_window(curve, theta) if measure.quantity == "lr_window" else grid_regret(curve)
-        except ValueError as error:
-            raise UndecidedError(str(error)) from error
-    return values
+        stuck |= {seed} if _is_stuck(study, best) else set()
+        values[seed] = _of_rates(own, best, measure, metric)
+    return values, stuck
 
 
-def _check_plateau(study: Study, results: Sequence[Result]) -> None:
-    """Raise where a run that did not fail has not left the plateau on ``validation``."""
-    for result in results:
-        if result.has_failed:
-            continue
-        value = result.value("validation", study.recipe.metric_name)
-        if not left_plateau(value, study.recipe.plateau):
-            raise UndecidedError(f"{result.cell.name}: still on the plateau, {value:.3f} on validation")
+def _of_rates(own: Mapping[float, Result], best: Result, measure: Measure, metric: str) -> float:
+    """A measure of the runs of one seed at all rates."""
+    try:
+        if measure.quantity == "lr_window":
+            level = dataclasses.replace(measure, quantity="steps_to")
+            return window({rate: math.isfinite(_quantity(run, level, metric)) for rate, run in own.items()})
+        if measure.quantity == "grid_regret":
+            return grid_regret({rate: run.value(measure.split, metric) for rate, run in own.items()})
+    except UndecidedError:
+        raise
+    except ValueError as error:
+        raise UndecidedError(str(error)) from error
+    return _quantity(best, measure, metric)
+
+
+def _is_stuck(study: Study, result: Result) -> bool:
+    """Whether a run that did not diverge has not left the plateau on ``validation``."""
+    value = result.value("validation", study.recipe.metric_name)
+    return not result.has_diverged and not left_plateau(value, study.recipe.plateau)
 
 
 def _quantity(result: Result, measure: Measure, metric: str) -> float:
-    """A measure of one run. A run that failed never gets to a level.
+    """A measure of one run. A run that diverged never gets to a level.
 
     Raises:
-        UndecidedError: Where the run has no such quantity: no drop and no bump without evaluations.
+        UndecidedError: The run has no such quantity: a split or metric was not measured, or its history is lost.
     """
-    if measure.quantity == "value":
-        value = result.value(measure.split, metric)
-        return value - result.value(measure.minus, metric) if measure.minus else value
-    if measure.quantity == "extrapolation_length":
-        rows = [row for row in result.rows.values() if row.split == f"test_{row.length}"]
-        return float(extrapolation_length({row.length: result.value(row.split, metric) for row in rows}, measure.theta))
-    curve = result.curve(measure.split, "loss" if measure.quantity == "bump" else metric)
+    try:
+        if measure.quantity == "value":
+            value = result.value(measure.split, metric)
+            return value - result.value(measure.minus, metric) if measure.minus else value
+        if measure.quantity == "extrapolation_length":
+            rows = [row for row in result.rows.values() if row.split == f"test_{row.length}"]
+            reached = {row.length: result.value(row.split, metric) for row in rows}
+            return float(extrapolation_length(reached, measure.theta))
+        curve = result.curve(measure.split, "loss" if measure.quantity == "bump" else metric)
+    except ValueError as error:
+        raise UndecidedError(str(error)) from error
     if measure.quantity == "steps_to":
         best = max((value for _, value in curve if not math.isnan(value)), default=math.nan)
         steps = steps_to(curve, measure.theta * best if measure.of_best else measure.theta)

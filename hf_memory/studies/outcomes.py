@@ -17,6 +17,7 @@ from hf_memory.data.specification import length_bounds
 from hf_memory.experiments.results import SWEEP_ENDING, Row, cell_path, recover_rows
 from hf_memory.storage import encode, write_text
 from hf_memory.studies.cells import Cell, read_failure
+from hf_memory.studies.expectations import matches
 from hf_memory.studies.plans import Setting, search_place
 from hf_memory.studies.recipes import Recipe
 from hf_memory.studies.watched import HistoryPoint, read_history
@@ -36,7 +37,8 @@ class Result:
         digest: Its digest when the sweep ran.
         rows: Rows by split; empty where it is not finished.
         history: Evaluations during training.
-        error: The error of a failed cell.
+        error: The error of a failed cell. It is no measurement: only a run that diverged is one, with values at chance.
+        problems: Why there is nothing to read where there should be.
     """
 
     cell: Cell
@@ -44,6 +46,7 @@ class Result:
     rows: Mapping[str, Row]
     history: Sequence[HistoryPoint] = ()
     error: str | None = None
+    problems: tuple[str, ...] = ()
 
     @property
     def arm(self) -> str:
@@ -52,21 +55,21 @@ class Result:
 
     @property
     def is_known(self) -> bool:
-        """Whether the cell has ended, well or not; one whose file is damaged has not, unless its choice can be read."""
-        return "validation" in self.rows or self.error is not None
+        """Whether the run was measured; one that crashed or whose file is damaged was not."""
+        return "validation" in self.rows
 
     @property
-    def has_failed(self) -> bool:
-        """Whether the run ended with an error or diverged."""
-        return self.error is not None or any(math.isnan(row.measured("loss").value) for row in self.rows.values())
+    def has_diverged(self) -> bool:
+        """Whether the loss of the run is not a number."""
+        return any(math.isnan(row.measured("loss").value) for row in self.rows.values())
 
     def value(self, split: str, metric: str) -> float:
-        """Value of a metric on a split; the chance level for a failed or diverged run.
+        """Value of a metric on a split; the chance level for a diverged run.
 
         Raises:
             ValueError: If the cell is not finished, or has no such split.
         """
-        if self.has_failed:
+        if self.has_diverged:
             return self.chance(split, metric)
         if split not in self.rows:
             raise ValueError(f"split: {self.cell.name} has no {split!r} (known: {', '.join(self.rows)})")
@@ -83,7 +86,16 @@ class Result:
         return 0.0 if math.isnan(level) else level
 
     def curve(self, split: str, metric: str) -> list[tuple[int, float]]:
-        """Steps and value of each evaluation during training."""
+        """Steps and value of each evaluation during training.
+
+        Raises:
+            ValueError: The split was not looked at, or the metric is none of those that were measured.
+        """
+        looks = [point for point in self.history if point.split == split]
+        if not looks:
+            raise ValueError(f"history: {self.cell.name} has no looks at {split!r}")
+        if metric not in looks[0].values:
+            raise ValueError(f"history: {metric!r} was not measured on {split!r} (known: {', '.join(looks[0].values)})")
         return [(p.steps, p.values[metric]) for p in self.history if p.split == split and metric in p.values]
 
 
@@ -92,7 +104,8 @@ class Choice:
     """The learning rate of one place.
 
     Attributes:
-        learning_rate: The rate with the largest mean over seeds on ``validation``; a smaller one wins a tie.
+        learning_rate: The rate with the smallest loss on ``validation`` among those whose mean of the metric over seeds
+            is within two standard errors of the largest.
         curve: That mean by rate.
         best_per_seed: Mean over seeds of each seed's own best value.
         on_edge: Whether it lies on the edge of the grid.
@@ -132,11 +145,7 @@ class Study:
         unknown = [axis for axis in at if axis not in self.recipe.grid]
         if unknown:
             raise ValueError(f"at: {unknown[0]!r} is no axis of the grid (known: {', '.join(self.recipe.grid)})")
-        return [
-            result
-            for result in self.results
-            if result.arm in arms and all(result.cell.place[axis] == value for axis, value in at.items())
-        ]
+        return [result for result in self.results if result.arm in arms and matches(result.cell.place, at)]
 
     def places(self, results: Sequence[Result] | None = None) -> list[dict[str, Any]]:
         """The distinct places of results, in order."""
@@ -151,7 +160,10 @@ class Study:
         return [result for result in self.results if dict(result.cell.place) == dict(place)]
 
     def choice(self, place: Mapping[str, Any]) -> Choice | None:
-        """The rate chosen for a place by the search that belongs to it; None while a run of it is missing."""
+        """The rate chosen for a place by the search that belongs to it; None while a run of it is missing.
+
+        An arm with a rate of its own has no search.
+        """
         wanted = search_place(self.recipe, place)
         found = [result for result in self.at_place(wanted) if result.cell.stage == "search"]
         if not found or not all(result.is_known for result in found):
@@ -163,14 +175,15 @@ class Study:
 
         Where the recipe has fresh seeds for them, these count alone, so that there is none before they are planned.
         """
-        fixed = self.recipe.fixed_learning_rate
         choice = self.choice(place) if rate == "chosen" else None
-        wanted = fixed if rate == "fixed" else choice.learning_rate if choice else None
+        own_rate = self.recipe.arms[str(place["arm"])].get("learning_rate")
+        searched = own_rate or (choice.learning_rate if choice else None)
+        wanted = self.recipe.fixed_learning_rate if rate == "fixed" else searched
         if wanted is None:
             return None
         own = [result for result in self.at_place(place) if math.isclose(result.cell.learning_rate, wanted)]
         fresh = [result for result in own if result.cell.stage != "search"]
-        counted = fresh if fresh or self.recipe.seeds["final" if rate == "chosen" else "fixed"] else own
+        counted = fresh if fresh or self.recipe.planned_seeds("final" if rate == "chosen" else "fixed") else own
         return list({result.cell.seed: result for result in counted}.values())
 
     def control(self) -> tuple[float, bool] | None:
@@ -187,17 +200,44 @@ class Study:
 
 
 def choose(results: Sequence[Result], metric: str) -> Choice:
-    """Choose among the learning rates of one place by ``validation`` and by nothing else."""
-    values: dict[float, list[float]] = {}
+    """Choose among the learning rates of one place by ``validation`` and by nothing else.
+
+    A saturated metric does not choose: among all rates within two standard errors of the best, the smallest loss at the
+    end, averaged over the seeds of the search, decides. A rate at which a run diverged is taken only where all have one.
+    """
+    runs: dict[float, list[Result]] = {}
     by_seed: dict[int, list[float]] = {}
     for result in results:
-        value = result.value("validation", metric)
-        values.setdefault(result.cell.learning_rate, []).append(value)
-        by_seed.setdefault(result.cell.seed, []).append(value)
-    curve = {rate: statistics.fmean(values[rate]) for rate in sorted(values)}
-    best = max(curve, key=lambda rate: (curve[rate], -rate))
+        runs.setdefault(result.cell.learning_rate, []).append(result)
+        by_seed.setdefault(result.cell.seed, []).append(result.value("validation", metric))
+    curve = {rate: statistics.fmean(run.value("validation", metric) for run in runs[rate]) for rate in sorted(runs)}
+    alive = [rate for rate in curve if not any(run.has_diverged for run in runs[rate])] or list(curve)
+    top = max(alive, key=lambda rate: curve[rate])
+    near = curve[top] - 2 * _standard_error(runs[top], metric)
+    losses = {rate: statistics.fmean(_final_loss(run) for run in runs[rate]) for rate in alive if curve[rate] >= near}
+    best = min(losses, key=lambda rate: losses[rate])
     per_seed = statistics.fmean(max(found) for found in by_seed.values())
     return Choice(best, curve, per_seed, len(curve) > 1 and best in (min(curve), max(curve)))
+
+
+def _final_loss(result: Result) -> float:
+    """Loss on ``validation`` at the end; infinite where the run diverged."""
+    loss = result.rows["validation"].value("loss")
+    return math.inf if math.isnan(loss) else loss
+
+
+def _standard_error(results: Sequence[Result], metric: str) -> float:
+    """Standard error of the mean over seeds: what the targets of a run leave open, or the seeds where that is more.
+
+    The share of right targets is taken with one right and one wrong more (Laplace), since a share of exactly 1 would
+    have no error at all.
+    """
+    values = [result.value("validation", metric) for result in results]
+    targets = min(result.rows["validation"].measured(metric).denominator for result in results)
+    share = min(max(statistics.fmean(values), 0.0), 1.0)
+    share = (share * targets + 1) / (targets + 2)
+    within = math.sqrt(share * (1 - share) / targets / len(values))
+    return max(within, statistics.stdev(values) / math.sqrt(len(values))) if len(values) > 1 else within
 
 
 def record_path(results: Path, recipe: Recipe) -> Path:
@@ -257,13 +297,25 @@ def assemble(folder: Path, recipe: Recipe, cells: Sequence[tuple[str, Cell]]) ->
 
 
 def _read_result(folder: Path, digest: str, cell: Cell, problems: list[str]) -> Result:
+    """What there is of one cell. Rows of another run than the file's name says are none of it."""
     rows: list[Row] = []
     path = cell_path(folder, digest)
+    missing: list[str] = []
     if path.is_file():
-        rows, found = recover_rows(path)
-        problems += found
+        rows, missing = recover_rows(path)
+        strangers = sorted({f"{row.cell}, seed {row.seed}" for row in rows if not _belongs(row, digest, cell)})
+        if strangers:
+            rows, missing = [], [*missing, f"{path.name} holds rows of another run ({'; '.join(strangers)})"]
+    history = read_history(folder, digest)
+    if rows and cell.evaluate.get("points") and not history:
+        missing = [*missing, f"{path.name}: its evaluations during training are lost"]
     error = None if rows else read_failure(folder, digest)
-    return Result(cell, digest, {row.split: row for row in rows}, read_history(folder, digest), error)
+    problems += missing + ([f"{cell.name} crashed: {error}"] if error else [])
+    return Result(cell, digest, {row.split: row for row in rows}, history, error, tuple(missing))
+
+
+def _belongs(row: Row, digest: str, cell: Cell) -> bool:
+    return row.cell == digest and row.seed == cell.seed and math.isclose(row.learning_rate or 0, cell.learning_rate)
 
 
 def _check_versions(results: Sequence[Result]) -> None:

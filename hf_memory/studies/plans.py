@@ -1,12 +1,11 @@
 """From a recipe to its cells: settings with equal budgets, the search over learning rates, and the runs that follow."""
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hf_memory.data.specification import Specification, length_bounds, specify
+from hf_memory.data.specification import Specification, length_bounds
 from hf_memory.studies.cells import Cell
 from hf_memory.studies.recipes import Recipe
 from hf_memory.studies.sizing import Size, find_size
@@ -53,13 +52,14 @@ class Setting:
 
     def cell(self, recipe: Recipe, stage: str, learning_rate: float, seed: int, grid: Sequence[float] = ()) -> Cell:
         """The run at a learning rate and seed."""
+        rows = {"seed": recipe.data_seed(seed)} if recipe.data_seed(seed) else {}
         return Cell(
             place=self.place,
             stage=stage,
             mixer=self.mixer,
             task=recipe.task,
             config=self.config,
-            data=self.data,
+            data={**self.data, **rows},
             fields=self.fields,
             training=self.training,
             evaluate=recipe.evaluate,
@@ -77,12 +77,10 @@ def make_settings(recipe: Recipe) -> list[Setting]:
     Raises:
         ValueError: If a setting cannot be sized or built; it is named.
     """
-    points = [dict(zip(recipe.grid, values, strict=True)) for values in itertools.product(*recipe.grid.values())]
-    trainings = [_training(recipe, arm, point) for arm in recipe.arms for point in points]
-    num_train = max(training["steps"] * training["batch_size"] for training in trainings)
+    longest = max((_rows_needed(recipe, place) for place in recipe.places() if not _is_apart(recipe, place)), default=0)
     settings = []
-    for arm, point in itertools.product(recipe.arms, points):
-        place = {"arm": arm, **point}
+    for place in recipe.places():
+        num_train = _rows_needed(recipe, place) if _is_apart(recipe, place) else longest
         try:
             settings.append(_setting(recipe, place, num_train))
         except ValueError as error:
@@ -90,42 +88,37 @@ def make_settings(recipe: Recipe) -> list[Setting]:
     return settings
 
 
-def _training(recipe: Recipe, arm: str, place: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys of ``training`` of an arm at a place."""
-    return {**recipe.training, **(recipe.arms[arm].get("training") or {}), **_group(place, "training")}
+def _rows_needed(recipe: Recipe, place: Mapping[str, Any]) -> int:
+    training = recipe.training_at(place)
+    return int(training["steps"] * training["batch_size"])
 
 
-def _group(place: Mapping[str, Any], group: str) -> dict[str, Any]:
-    """Values of the axes ``<group>.<key>`` by key."""
-    return {axis.partition(".")[2]: value for axis, value in place.items() if axis.startswith(f"{group}.")}
+def _is_apart(recipe: Recipe, place: Mapping[str, Any]) -> bool:
+    """Whether an arm has a published setting of its own, and with it rows of its own."""
+    return recipe.arms[place["arm"]].get("learning_rate") is not None
 
 
 def _setting(recipe: Recipe, place: Mapping[str, Any], num_train: int) -> Setting:
-    arm = recipe.arms[place["arm"]]
-    config = place.get("config", recipe.config)
-    data = {"num_train": num_train, **recipe.data, **_group(place, "data")}
-    if "length" in place:
-        data["length"] = place["length"]
-    specification = specify(recipe.task, config, **data)
-    fields = {"num_hidden_layers": 2, **recipe.model, **(arm.get("model") or {}), **_group(place, "model")}
+    """Data, then fields, then the size that goes with them; each is asked once."""
+    arm, specification = recipe.arms[place["arm"]], recipe.specification_at(place)
+    fields = {"num_hidden_layers": 2, **recipe.model, **(arm.get("model") or {}), **recipe.at(place, "model")}
     if "depth" in place:
         fields["num_hidden_layers"] = place["depth"]
     by, ratio, field = recipe.sizing["by"], recipe.sizing["mlp_ratio"], arm.get("size_field") or "hidden_size"
-    target = place.get("width" if by == "hidden" else "size", recipe.sizing["value"])
+    target = arm.get("width") or place.get("width" if by == "hidden" else "size", recipe.sizing["value"])
     if target is None:
         target = fields.get("hidden_size", 64)
     length = length_bounds(specification.train_length)[1]
     if "hidden_size" not in fields and field != "hidden_size":
         raise ValueError(f"model: hidden_size must be given where an arm is sized by {field}")
     size = find_size(arm["mixer"], specification.task, length, fields, by, target, field=field, mlp_ratio=ratio)
-    training = _training(recipe, place["arm"], place)
     return Setting(
         place=place,
         mixer=arm["mixer"],
-        config=config,
-        data=data,
+        config=place.get("config", recipe.config),
+        data={"num_train": num_train, **recipe.data_at(place)},
         fields={**fields, **size.fields},
-        training=training,
+        training=recipe.training_at(place),
         size=size,
         row_length=specification.task.row_length(length),
         eval_tokens=_eval_tokens(specification, recipe.evaluate),
@@ -150,28 +143,62 @@ def search_place(recipe: Recipe, place: Mapping[str, Any]) -> dict[str, Any]:
 
 def search_cells(recipe: Recipe, settings: Sequence[Setting], rates: Sequence[float]) -> list[Cell]:
     """The runs of the search."""
-    searched = [setting for setting in settings if search_place(recipe, setting.place) == dict(setting.place)]
-    if not searched:
+    searched = [setting for setting in settings if is_searched(recipe, setting.place)]
+    if not searched and not all(_is_apart(recipe, setting.place) for setting in settings):
         raise ValueError(f"search_on: no point of the grid has {dict(recipe.search_on)}")
-    seeds = recipe.seeds["search"]
-    return [setting.cell(recipe, "search", rate, seed) for seed in seeds for setting in searched for rate in rates]
+    return [
+        setting.cell(recipe, "search", rate, seed)
+        for seed in recipe.seeds["search"]
+        for setting in searched
+        for rate in _rates_of(recipe, setting.place, rates)
+    ]
+
+
+def _rates_of(recipe: Recipe, place: Mapping[str, Any], rates: Sequence[float]) -> Sequence[float]:
+    """The rates of a place: those of the grid, or the one of its arm, which no extension of the grid concerns."""
+    own = recipe.arms[place["arm"]].get("learning_rate")
+    if own is None:
+        return rates
+    return [own] if list(rates) == list(recipe.learning_rates) else []
+
+
+def is_searched(recipe: Recipe, place: Mapping[str, Any]) -> bool:
+    """Whether the seeds of the search run at a place: to find its rate, or to name one arm among several."""
+    is_named = any(item.left.over == "named" and place["arm"] in item.left.arms for item in recipe.expectations)
+    return search_place(recipe, place) == dict(place) and (is_named or not _is_apart(recipe, place))
 
 
 def final_cells(
-    recipe: Recipe, settings: Sequence[Setting], rates: Sequence[float], chosen: Sequence[float]
+    recipe: Recipe,
+    settings: Sequence[Setting],
+    rates: Sequence[float],
+    chosen: Sequence[float | None],
+    look: int = 0,
 ) -> list[Cell]:
-    """The runs after the search, with ``chosen`` the rate of each setting.
+    """The runs after the search.
 
     Where there are no fresh seeds and the rate was searched elsewhere, the seeds of the search run here too.
+
+    Args:
+        recipe: The recipe.
+        settings: The settings that are to run.
+        rates: The grid that was searched.
+        chosen: The rate of each setting; None where the search has not come to its end.
+        look: Number of the look, for recipes with looks; its cells hold those of the looks before.
     """
     cells = []
-    for setting, rate in zip(settings, chosen, strict=True):
+    for setting, found in zip(settings, chosen, strict=True):
+        own = recipe.arms[setting.place["arm"]].get("learning_rate")
+        rate, grid = (found, rates) if own is None else (own, ())
+        if rate is None:
+            continue
         elsewhere = search_place(recipe, setting.place) != dict(setting.place)
-        seeds = recipe.seeds["final"] or (recipe.seeds["search"] if elsewhere else [])
-        cells += [setting.cell(recipe, "final", rate, seed, rates) for seed in seeds]
-        fixed = recipe.fixed_learning_rate
-        if fixed is not None and not (math.isclose(fixed, rate) and recipe.seeds["final"]):
-            cells += [setting.cell(recipe, "fixed", fixed, seed) for seed in recipe.seeds["fixed"]]
+        fresh = recipe.planned_seeds("final", look)
+        seeds = fresh or (recipe.seeds["search"] if elsewhere or own is not None else [])
+        cells += [setting.cell(recipe, "final", rate, seed, grid) for seed in seeds]
+        fixed = None if own is not None else recipe.fixed_learning_rate
+        if fixed is not None and not (math.isclose(fixed, rate) and fresh):
+            cells += [setting.cell(recipe, "fixed", fixed, seed) for seed in recipe.planned_seeds("fixed", look)]
     return cells
 
 

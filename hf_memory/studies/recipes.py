@@ -5,16 +5,18 @@ Every key of a file is checked against :class:`Recipe`, where it is documented;
 """
 
 import dataclasses
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hf_memory.data.specification import KEYWORDS, specify
+from hf_memory.data.specification import KEYWORDS, Specification, specify
 from hf_memory.experiments.mechanisms import TASKS_WITH_PAIRS
 from hf_memory.mixers.auto import model_keys
 from hf_memory.names import check_names
 from hf_memory.studies.expectations import Expectation
+from hf_memory.studies.verdicts import LOOKS
 from hf_memory.tasks import task_class
 
 PROFILES = ("smoke", "cpu", "cpu_long", "full")
@@ -30,6 +32,7 @@ TRAINING: dict[str, Any] = {
     "warmup": 0.1,
     "clip": 0.0,
     "weight_decay": 0.1,
+    "adam_beta2": 0.999,
     "optim_groups": "documented",
     "stop_at": None,
     "give_up": None,
@@ -41,13 +44,17 @@ that share of the steps.
 
 SIZING: dict[str, Any] = {"by": "hidden", "value": None, "mlp_ratio": None}
 EVALUATE: dict[str, Any] = {"points": 0, "splits": ["validation"], "rows": 512}
-SEEDS: dict[str, Any] = {"search": [0], "final": [], "fixed": []}
+SEEDS: dict[str, Any] = {"search": [0], "final": [], "fixed": [], "looks": [], "rows": "shared"}
+"""See ``seeds`` of :class:`Recipe`."""
+FIRST_FRESH = 100
+"""The first seed of looks: those below were used while recipes were designed."""
 _FURTHER = {"evaluate": ("mechanisms",)}
 """Keys without a default, so that the runs of a recipe that lacks them stay the runs they were."""
 EXTEND: dict[str, Any] = {"up": 4.64e-2, "down": 2.15e-5, "tolerance": 0.005}
 
-_ARM = ("mixer", "model", "training", "size_field")
+_ARM = ("mixer", "model", "training", "size_field", "width", "learning_rate")
 _AXES = ("config", "length", "width", "size", "depth")
+_CHANGE = ("claim", "date", "why")
 _CONTROL = ("arms", "at", "split", "metric", "at_least")
 
 
@@ -68,8 +75,9 @@ class Recipe:
         model: Fields of every arm's config.
         training: See :data:`TRAINING`.
         sizing: ``by`` one of :data:`SIZINGS`, to ``value``; ``mlp_ratio`` is the MLP's width over the model's.
-        arms: By name: ``mixer`` (by default the name), further ``model`` fields and ``training`` keys, and
-            ``size_field``, the config field by which the arm is sized (by default ``hidden_size``).
+        arms: By name: ``mixer`` (by default the name), further ``model`` fields and ``training`` keys,
+            ``size_field``, the config field by which the arm is sized (by default ``hidden_size``), ``width``, in place
+            of the value of ``sizing``, and ``learning_rate``, a rate for which nothing is searched.
         grid: Axes over which every arm runs: ``config``, ``length``, ``width`` or ``size`` (the value of ``sizing``),
             ``depth``, and any ``data.<keyword>``, ``model.<field>`` or ``training.<key>``.
         learning_rates: The grid of peak learning rates, rising.
@@ -77,14 +85,20 @@ class Recipe:
         extend: How far the grid is extended where a best rate lies on its edge and is better than its neighbour by more
             than ``tolerance``; for all arms together. None for never.
         seeds: Seeds of the weights: ``search`` for every rate of the grid, then ``final`` for the chosen rate, and
-            ``fixed`` for the fixed one. Without ``final`` seeds, those of the search count.
+            ``fixed`` for the fixed one. Without ``final`` seeds, those of the search count. ``looks``, the first ones
+            of 5, 10 and 20, stand in place of both: seeds from 100 on, as many as the first look has and for the arms
+            of claims that it leaves open those of the next. With ``rows: own`` each seed brings rows and order of its
+            own, the same for all arms; else all have those of data seed 0.
         search_on: Values of grid axes: the learning rate is searched there only and holds for all others.
         evaluate: Evaluations during training: the number of log-spaced ``points``, the ``splits`` and the number of
             ``rows`` of each. With ``mechanisms: true`` counterfactual recall and induction are measured as well.
         metric: The metric that is judged; by default the headline metric of the task.
         plateau: Level of the metric at which runs linger before they learn; None where there is none.
         control: The run that must work for anything else to count: the best of ``arms`` on ``split`` is ``at_least``.
-        expectations: What the claim predicts, judged by :mod:`hf_memory.studies.expectations`.
+        expectations: What the claim predicts, judged by :mod:`hf_memory.studies.judging`. One with ``for_each``, a list
+            of arms, stands for one expectation per arm, whose name takes the place of ``{arm}``.
+        changed: Claims that were registered and are no more, each with its old wording as ``claim``, the ``date`` of
+            the change, and ``why``.
     """
 
     name: str
@@ -104,13 +118,14 @@ class Recipe:
     grid: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
     fixed_learning_rate: float | None = None
     extend: Mapping[str, float] | None = None
-    seeds: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
+    seeds: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     search_on: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     evaluate: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     metric: str | None = None
     plateau: float | None = None
     control: Mapping[str, Any] | None = None
     expectations: tuple[Expectation, ...] = ()
+    changed: tuple[Mapping[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_-]+", self.name):
@@ -124,6 +139,7 @@ class Recipe:
         _check_grid(self)
         _check_rates(self)
         _check_control(self)
+        _check_changed(self)
         for axes in (measure.at for item in self.expectations for measure in item.measures):
             check_names(axes, self.grid, "axis of at in an expectation")
         specify(self.task, self.config, **self.data)
@@ -132,6 +148,41 @@ class Recipe:
     def metric_name(self) -> str:
         """The metric that is judged."""
         return self.metric or task_class(self.task).headline_metric
+
+    def places(self) -> list[dict[str, Any]]:
+        """Every arm at every point of the grid."""
+        points = [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
+        return [{"arm": arm, **point} for arm in self.arms for point in points]
+
+    def at(self, place: Mapping[str, Any], group: str) -> dict[str, Any]:
+        """Values of the axes ``<group>.<key>`` of the grid by key."""
+        return {axis.partition(".")[2]: value for axis, value in place.items() if axis.startswith(f"{group}.")}
+
+    def training_at(self, place: Mapping[str, Any]) -> dict[str, Any]:
+        """Keys of ``training`` of a place."""
+        arm = self.arms[place["arm"]]
+        return {**self.training, **(arm.get("training") or {}), **self.at(place, "training")}
+
+    def data_at(self, place: Mapping[str, Any]) -> dict[str, Any]:
+        """Keywords of the dataset of a place, without the number of training rows where the recipe leaves it open."""
+        length = {"length": place["length"]} if "length" in place else {}
+        return {**self.data, **self.at(place, "data"), **length}
+
+    def specification_at(self, place: Mapping[str, Any]) -> Specification:
+        """The dataset of a place."""
+        return specify(self.task, place.get("config", self.config), **self.data_at(place))
+
+    def planned_seeds(self, stage: str, look: int = 0) -> list[int]:
+        """Seeds of a stage, with ``look`` the number of the look where there are looks."""
+        if stage == "search" or not self.seeds["looks"]:
+            return list(self.seeds[stage])
+        if stage == "fixed" and self.fixed_learning_rate is None:
+            return []
+        return list(range(FIRST_FRESH, FIRST_FRESH + self.seeds["looks"][look]))
+
+    def data_seed(self, seed: int) -> int:
+        """The seed of the rows and of their order that goes with a seed of the weights."""
+        return seed if self.seeds["rows"] == "own" else 0
 
     def to_json(self) -> dict[str, Any]:
         """The recipe as JSON values, from which :meth:`from_json` makes it again."""
@@ -150,8 +201,27 @@ class Recipe:
         if missing:
             raise ValueError(f"recipe: the key {missing[0]!r} is missing")
         values = {**values, "learning_rates": tuple(float(rate) for rate in _list(values, "learning_rates"))}
-        values["expectations"] = tuple(Expectation.from_json(item) for item in values.get("expectations") or ())
+        items = [one for item in values.get("expectations") or () for one in _each(item)]
+        values["expectations"] = tuple(Expectation.from_json(item) for item in items)
+        values["changed"] = tuple(values.get("changed") or ())
         return cls(**values)
+
+
+def _each(item: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """An expectation, or one for each arm of its ``for_each``."""
+    if "for_each" not in item:
+        return [item]
+    rest = {key: value for key, value in item.items() if key != "for_each"}
+    return [_filled(rest, str(arm)) for arm in _list(item, "for_each")]
+
+
+def _filled(value: Any, arm: str) -> Any:
+    """A value with the name of an arm in place of ``{arm}``, also within."""
+    if isinstance(value, Mapping):
+        return {key: _filled(item, arm) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_filled(item, arm) for item in value]
+    return value.replace("{arm}", arm) if isinstance(value, str) else value
 
 
 def _list(values: Mapping[str, Any], name: str) -> list[Any]:
@@ -208,11 +278,35 @@ def _check_rates(recipe: Recipe) -> None:
     if recipe.seeds["fixed"] and recipe.fixed_learning_rate is None:
         raise ValueError("seeds: fixed needs fixed_learning_rate")
     _list(recipe.seeds, "search")
+    _check_looks(recipe)
     if set(recipe.seeds["search"]) & set(recipe.seeds["final"]):
         raise ValueError("seeds: final seeds must be fresh ones, which the search did not see")
     if recipe.extend is not None:
         check_names(recipe.extend, EXTEND, "key of extend")
         object.__setattr__(recipe, "extend", {**EXTEND, **recipe.extend})
+
+
+def _check_looks(recipe: Recipe) -> None:
+    looks, seeds = list(recipe.seeds["looks"]), recipe.seeds
+    check_names([seeds["rows"]], ("shared", "own"), "rows of seeds")
+    if looks and looks != list(LOOKS)[: len(looks)] and not (len(looks) == 1 and 0 < looks[0] < min(LOOKS)):
+        raise ValueError(f"seeds: looks must be the first ones of {list(LOOKS)}, or one smaller number, got {looks}")
+    if looks and (seeds["final"] or seeds["fixed"]):
+        raise ValueError("seeds: looks stand in place of final and fixed")
+    if looks and max(seeds["search"]) >= FIRST_FRESH:
+        raise ValueError(f"seeds: those of the search must be below {FIRST_FRESH}, where fresh ones begin")
+
+
+def _check_changed(recipe: Recipe) -> None:
+    for entry in recipe.changed:
+        check_names(entry, _CHANGE, "key of an entry of changed")
+        missing = [key for key in _CHANGE if not isinstance(entry.get(key), str) or not entry[key].strip()]
+        if missing:
+            raise ValueError(f"changed: the text {missing[0]!r} is missing in {dict(entry)!r}")
+    known = {item.claim for item in recipe.expectations}
+    kept = [entry["claim"] for entry in recipe.changed if entry["claim"] in known]
+    if kept:
+        raise ValueError(f"changed: {kept[0]!r} is still expected")
 
 
 def _check_control(recipe: Recipe) -> None:

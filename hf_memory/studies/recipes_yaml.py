@@ -3,6 +3,7 @@
 The profile ``smoke`` exists for every recipe: a few steps of each arm, which takes seconds and proves nothing.
 """
 
+import datetime
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ import yaml
 
 from hf_memory.names import check_names
 from hf_memory.studies.recipes import PROFILES, Recipe
+from hf_memory.studies.registration import check_readable
 
 _SMOKE = {"num_train": 64, "num_validation": 32, "num_test": 32}
 
@@ -30,9 +32,11 @@ def load_recipe(path: str | os.PathLike[str], profile: str = "cpu") -> Recipe:
     if not isinstance(values, dict):
         raise ValueError(f"{path} must hold keys and values, got {type(values).__name__}")
     known = list(values.get("arms") or {})
+    axes = _axis_values(values)
     try:
         recipe = Recipe.from_json(_with_profile(values, profile))
-        _check_named_arms(recipe, [*known, *recipe.arms])
+        _check_named(recipe, [*known, *recipe.arms], axes)
+        check_readable(recipe)
         return recipe
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
@@ -83,7 +87,8 @@ def _smoke(values: dict[str, Any]) -> dict[str, Any]:
         for name, arm in (values.get("arms") or {}).items()
     }
     rate = values.get("fixed_learning_rate") or (values.get("learning_rates") or [1e-3])[0]
-    final = (values.get("seeds") or {}).get("final") or []
+    seeds = values.get("seeds") or {}
+    after = {"looks": [1]} if seeds.get("looks") else {"final": (seeds.get("final") or [])[:1]}
     training = {**(values.get("training") or {}), "steps": 3, "batch_size": 8}
     return {
         **values,
@@ -93,7 +98,7 @@ def _smoke(values: dict[str, Any]) -> dict[str, Any]:
         "learning_rates": [rate],
         "extend": None,
         "data": {**(values.get("data") or {}), **_SMOKE},
-        "seeds": {"search": [0], "final": final[:1], "fixed": []},
+        "seeds": {"search": (seeds.get("search") or [0])[:1], **after, "rows": seeds.get("rows", "shared")},
         "evaluate": {
             **(values.get("evaluate") or {}),
             "points": min(2, (values.get("evaluate") or {}).get("points", 0)),
@@ -102,19 +107,33 @@ def _smoke(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _numbers(value: Any) -> Any:
-    """Numbers like ``1e-3``, which YAML 1.1 reads as text because they have no point."""
+    """Values as JSON has them: YAML 1.1 reads ``1e-3``, which has no point, as text, and dates as objects."""
     if isinstance(value, dict):
         return {key: _numbers(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_numbers(item) for item in value]
+    if isinstance(value, datetime.date):
+        return value.isoformat()
     is_number = isinstance(value, str) and re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", value)
     return float(value) if is_number else value
 
 
-def _check_named_arms(recipe: Recipe, known: Sequence[str]) -> None:
-    """Raise where a name is no arm of any profile; one that this profile leaves out is an expectation not decided."""
+def _axis_values(values: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """All values of each axis of the grid in any profile."""
+    found: dict[str, list[Any]] = {}
+    for grid in [values.get("grid"), *((own or {}).get("grid") for own in (values.get("profiles") or {}).values())]:
+        for axis, choices in (grid or {}).items():
+            found.setdefault(axis, []).extend(choices if isinstance(choices, list) else [])
+    return found
+
+
+def _check_named(recipe: Recipe, known: Sequence[str], axes: Mapping[str, Sequence[Any]]) -> None:
+    """Raise where a name is no arm, or a value on no axis, of any profile; what this one leaves out is not decided."""
     for item in recipe.expectations:
         for measure in item.measures:
             check_names(measure.arms, known, f"arm in the expectation {item.claim!r}")
+            for axis, value in measure.at.items():
+                for one in value if isinstance(value, (list, tuple)) else [value]:
+                    check_names([str(one)], list(map(str, axes.get(axis, []))), f"{axis} in {item.claim!r}")
     if recipe.control is not None:
         check_names(recipe.control["arms"], known, "arm of control")

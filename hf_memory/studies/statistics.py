@@ -1,37 +1,37 @@
-"""What is read off a study: windows of learning rates, steps to a level, late drops, plateaus, intervals, verdicts.
+"""What is read off runs: windows of learning rates, steps to a level, late drops, plateaus.
 
 Needs the standard library only. A curve is a mapping from learning rate, or a list of (step, value), to a value of the
 metric; NaN has been replaced by the chance level before anything arrives here.
 """
 
 import bisect
-import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Literal
+
+BEYOND = 0.05
+"""How far above the level of a plateau a run has left it."""
 
 FOUR_POINTS = (1e-4, 4.64e-4, 2.15e-3, 1e-2)
 """The learning rates of Arora et al. (2024, Zoology): four points, evenly spaced on a logarithmic axis."""
 
-Verdict = Literal["agrees", "disagrees", "not decided"]
 
+def window(solved: Mapping[float, bool]) -> float:
+    """Width, in decades, of the learning rates at which a run solved its task.
 
-def lr_window(curve: Mapping[float, float], theta: float) -> float:
-    """Width, in decades, of the learning rates at which the value is at least ``theta``.
+    Each rate stands for its share of the grid, half way to its neighbours on a logarithmic axis, and at the ends of the
+    grid for half a step. Nothing is interpolated.
 
-    Between grid points the value is linear in the logarithm of the rate; outside the grid nothing counts.
-
-    >>> round(lr_window({1e-4: 0.0, 1e-3: 1.0, 1e-2: 1.0}, 0.5), 3)
+    >>> round(window({1e-4: False, 1e-3: True, 1e-2: True}), 3)
     1.5
     """
-    points = sorted((math.log10(rate), value) for rate, value in curve.items())
+    rates = sorted(solved)
+    places = [math.log10(rate) for rate in rates]
     width = 0.0
-    for (left, low), (right, high) in itertools.pairwise(points):
-        if min(low, high) >= theta:
-            width += right - left
-        elif max(low, high) > theta:
-            width += (right - left) * (max(low, high) - theta) / abs(high - low)
+    for index, rate in enumerate(rates):
+        if solved[rate]:
+            low, high = places[max(index - 1, 0)], places[min(index + 1, len(places) - 1)]
+            width += (high - low) / 2
     return width
 
 
@@ -90,13 +90,13 @@ def late_drop(values: Sequence[float]) -> float:
 
 
 def on_plateau(value: float, level: float) -> bool:
-    """Whether a value lies within half of ``level`` of it (for recall, ``level`` is one over the number of pairs)."""
-    return abs(value - level) < 0.5 * level
+    """Whether a value lies near a level, the best that a rule without memory reaches, or below by up to a half."""
+    return 0.5 * level < value < level + BEYOND
 
 
 def left_plateau(value: float, level: float | None) -> bool:
     """Whether a value lies beyond the plateau; always where there is none."""
-    return level is None or value >= 1.5 * level
+    return level is None or value >= level + BEYOND
 
 
 def plateau(points: Sequence[tuple[int, float]], level: float) -> float:
@@ -147,21 +147,6 @@ def log_spaced(points: int, last: int) -> list[int]:
     return sorted({round(last ** (index / (points - 1))) for index in range(points)})
 
 
-def binomial_interval(successes: int, total: int, level: float = 0.95) -> tuple[float, float]:
-    """Interval of a success rate inside one run (Wilson, 1927).
-
-    Raises:
-        ValueError: Unless ``0 <= successes <= total``, ``total >= 1`` and ``0 < level < 1``.
-    """
-    if not 0 <= successes <= total or total < 1 or not 0 < level < 1:
-        raise ValueError(f"successes must be in [0, total] and level in (0, 1), got {successes} of {total} at {level}")
-    z = statistics.NormalDist().inv_cdf(0.5 + level / 2)
-    rate, weight = successes / total, z * z / total
-    centre = (rate + weight / 2) / (1 + weight)
-    half = z * math.sqrt(rate * (1 - rate) / total + weight / (4 * total)) / (1 + weight)
-    return max(0.0, centre - half), min(1.0, centre + half)
-
-
 def seeds_that_pass(values: Sequence[float], threshold: float) -> tuple[int, int]:
     """How many of the runs are strictly above a threshold, and how many there are; NaN is a miss."""
     return sum(value > threshold for value in values), len(values)
@@ -184,21 +169,3 @@ def cycle_reading(run: Sequence[Sequence[bool]], needed: int = 3, cycles: int = 
     The second number is that of the sequences. The run passes if more than half of them do.
     """
     return sum(sum(sequence[:cycles]) >= needed for sequence in run), len(run)
-
-
-def needed_seeds(total: int) -> int:
-    """Number of seeds in which a relation must hold: two thirds, so 1 of 1, 2 of 2, 2 of 3, 4 of 5."""
-    return math.ceil(2 * total / 3)
-
-
-def judge(holds: Sequence[bool], total: int | None = None) -> Verdict:
-    """Verdict of a relation that was looked at in each seed: two thirds of them for it, or against it, decide.
-
-    Args:
-        holds: Whether it holds, for each seed that tells.
-        total: Number of all seeds, those that do not tell included.
-    """
-    needed = needed_seeds(len(holds) if total is None else total)
-    if holds and sum(holds) >= needed:
-        return "agrees"
-    return "disagrees" if holds and len(holds) - sum(holds) >= needed else "not decided"

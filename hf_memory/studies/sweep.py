@@ -8,7 +8,7 @@ again, so that a sweep that was stopped goes on, and two sweeps on one folder sh
 import dataclasses
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,9 +18,19 @@ from hf_memory.experiments.provenance import measure_state
 from hf_memory.experiments.results import cell_path, recover_rows
 from hf_memory.experiments.training import model_for_task
 from hf_memory.studies.cells import Cell, Outcome, as_stacks, find_failures, state_of
-from hf_memory.studies.outcomes import Choice, Study, assemble, choose, write_record
-from hf_memory.studies.plans import Setting, final_cells, make_settings, next_rates, search_cells, search_place
+from hf_memory.studies.judging import judge_study, named, needs_more_seeds
+from hf_memory.studies.outcomes import Choice, Study, assemble, record_path, write_record
+from hf_memory.studies.plans import (
+    Setting,
+    final_cells,
+    is_searched,
+    make_settings,
+    next_rates,
+    search_cells,
+    search_place,
+)
 from hf_memory.studies.recipes import Recipe
+from hf_memory.studies.registration import check_readable, check_registered
 from hf_memory.studies.workers import LocalWorkers, Report, Stack
 
 logger = logging.getLogger(__name__)
@@ -104,6 +114,8 @@ def run_sweep(
     results.mkdir(parents=True, exist_ok=True)
     for failure in find_failures(results) if retry_failed else ():
         failure.unlink(missing_ok=True)
+    check_readable(recipe)
+    check_registered(recipe, record_path(results, recipe))
     settings = make_settings(recipe)
     with (
         make_workers(backend, workers, gpu_share) as pool,
@@ -146,26 +158,45 @@ class _Sweep:
         """Both stages."""
         rates = list(self.recipe.learning_rates)
         self._do(search_cells(self.recipe, self.settings, rates))
-        while new := next_rates(self.recipe, rates, [choice.curve for choice in self._choices()]):
+        while new := next_rates(self.recipe, rates, self._curves()):
             logger.info("a best rate lies on the edge: %s is added for all arms", new)
             self._do(search_cells(self.recipe, self.settings, new))
             rates = sorted([*rates, *new])
-        by_place = {_key(place): choice for place, choice in zip(self._searched(), self._choices(), strict=True)}
-        chosen = [by_place[_key(search_place(self.recipe, setting.place))].learning_rate for setting in self.settings]
-        self._do(final_cells(self.recipe, self.settings, rates, chosen))
+        self._do(self._final(rates, self.settings))
+        for look in range(1, len(self.recipe.seeds["looks"])):
+            wanted = self._of_open_claims()
+            self._do(self._final(rates, [setting for setting in self.settings if setting.place in wanted], look))
+        # A run that crashed is tried again by the next sweep; until then no claim that needs it is decided.
         write_record(self.results, self.recipe, self.settings, self.cells, complete=True)
         return self._study()
 
-    def _searched(self) -> list[dict[str, Any]]:
-        return [dict(s.place) for s in self.settings if search_place(self.recipe, s.place) == dict(s.place)]
-
-    def _choices(self) -> list[Choice]:
-        """The rate chosen at each place that was searched."""
+    def _choices(self) -> dict[str, Choice | None]:
+        """The rate chosen at each place that was searched; None where a run of the search crashed."""
         study = self._study()
-        found = [
-            [result for result in study.at_place(place) if result.cell.stage == "search"] for place in self._searched()
-        ]
-        return [choose(results, self.recipe.metric_name) for results in found]
+        return {_key(s.place): study.choice(s.place) for s in self.settings if is_searched(self.recipe, s.place)}
+
+    def _curves(self) -> list[Mapping[float, float]]:
+        """The metric over the rates, at each place at which several were tried."""
+        return [choice.curve for choice in self._choices().values() if choice and len(choice.curve) > 1]
+
+    def _final(self, rates: Sequence[float], settings: Sequence[Setting], look: int = 0) -> list[Cell]:
+        """The runs after the search that are not planned yet."""
+        choices = self._choices()
+        found = [choices.get(_key(search_place(self.recipe, setting.place))) for setting in settings]
+        chosen = [None if choice is None else choice.learning_rate for choice in found]
+        known = {cell.digest for cell in self.cells}
+        cells = final_cells(self.recipe, settings, rates, chosen, look)
+        return [cell for cell in cells if cell.digest not in known]
+
+    def _of_open_claims(self) -> list[dict[str, Any]]:
+        """Places of the claims that the looks so far leave open."""
+        study = dataclasses.replace(self._study(), complete=True)
+        wanted: list[dict[str, Any]] = []
+        for judgement in judge_study(study):
+            if needs_more_seeds(judgement):
+                for measure in named(study, judgement.expectation).measures:
+                    wanted += study.places(study.select(measure.arms, measure.at))
+        return wanted
 
     def _study(self) -> Study:
         return assemble(self.results, self.recipe, [(cell.digest, cell) for cell in self.cells])

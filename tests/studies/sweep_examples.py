@@ -1,5 +1,6 @@
 """Small recipes, a pool without processes, and results made up from numbers, for the tests of sweeps."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -58,15 +59,18 @@ def made_up(
     splits: Mapping[str, float] | None = None,
     history: Mapping[str, list[tuple[int, float]]] | None = None,
     stage: str = "search",
+    losses: Mapping[float, float] | None = None,
 ) -> Study:
     """A study of results with the given metric values.
 
     Args:
         recipe: Its recipe.
-        values: Value by arm, rate and seed, the same at every place of an arm; None for a run that failed.
+        values: Value by arm, rate and seed, the same at every place of an arm; None for a run that crashed, NaN for one
+            that diverged.
         splits: What each split's value differs by from that; ``validation`` and two tests by default.
         history: Steps and values on ``validation`` by arm.
         stage: Stage of all results.
+        losses: Loss at the end by rate; 0.1 for the others.
     """
     results = []
     settings = {str(setting.place): setting for setting in make_settings(recipe)}
@@ -77,7 +81,8 @@ def made_up(
             cell = setting.cell(recipe, stage, rate, seed)
             offsets = splits or {"validation": 0.0, "test_8": 0.0, "test_12": -0.1}
             rows = {} if value is None else {
-                split: made_up_row(recipe, cell, split, value + offset) for split, offset in offsets.items()
+                split: made_up_row(recipe, cell, split, value + offset, (losses or {}).get(rate, 0.1))
+                for split, offset in offsets.items()
             }  # fmt: skip
             curve = (history or {}).get(arm, [])
             points = [HistoryPoint(step, "validation", {recipe.metric_name: at, "loss": 1 - at}) for step, at in curve]
@@ -85,10 +90,11 @@ def made_up(
     return Study(recipe, tuple(results))
 
 
-def made_up_row(recipe: Recipe, cell: Cell, split: str, value: float) -> Row:
+def made_up_row(recipe: Recipe, cell: Cell, split: str, value: float, loss: float = 0.1) -> Row:
     """A row of one value, out of 200 targets."""
     length = int(split.rpartition("_")[2]) if split.startswith("test_") else 8
     measured = MetricValue(value, value * 200, 200, 0.5, {"majority": 0.5})
+    lost = MetricValue(math.nan if math.isnan(value) else loss, 20.0, 200, 0.69)
     return Row(
         cell=cell.digest, arm=cell.place["arm"], mixer=cell.mixer, config_digest="c", task=recipe.task, task_knobs={},
         data_version="1", split=split, length=length, train_length=(8, 8), seed=cell.seed, data_seed=0,
@@ -96,7 +102,7 @@ def made_up_row(recipe: Recipe, cell: Cell, split: str, value: float) -> Row:
         optim_groups="documented", stop_rule="3 steps", steps=3, tokens=192, parameters=100,
         parameters_non_embedding=80, parameters_per_block=80, state_numbers=8 + cell.fields["hidden_size"],
         state_bytes=4 * (8 + cell.fields["hidden_size"]), headline=recipe.metric_name,
-        metrics={recipe.metric_name: measured, "loss": MetricValue(0.1, 20.0, 200, 0.69)}, train_seconds=1.5,
+        metrics={recipe.metric_name: measured, "loss": lost}, train_seconds=1.5,
         eval_seconds=0.1, device="cpu", backend="torch", versions={"torch": "2.13"}, weights_sha256="ab" * 32,
     )  # fmt: skip
 

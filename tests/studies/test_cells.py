@@ -107,7 +107,7 @@ def test_a_diverged_run_ends_early_and_counts_as_chance(tmp_path, monkeypatch):
     assert {row.steps for row in rows} == {1}
     assert all(math.isnan(value.value) for row in rows for value in row.metrics.values())
     (result,) = assemble(tmp_path, recipe, [(cell.digest, cell)]).results
-    assert result.has_failed
+    assert result.has_diverged
     assert result.value("validation", METRIC) == rows[0].measured(METRIC).chance == 9 / 16
     assert as_diverged(rows[0]).measured(METRIC).chance == 9 / 16
 

@@ -62,14 +62,13 @@ def test_expectations_speak_of_axes_and_splits_that_the_cpu_run_has(path):
 @pytest.mark.parametrize(
     ("stem", "profile", "cells"),
     [
-        ("r1_bit_parity", "cpu", 12 * (3 + 3)),
-        ("r2_controlled_parity", "cpu", 4 * (3 + 7 * 3)),
-        ("r3_dyck", "cpu", 8 * 2 * (3 + 3)),
-        ("r4_dyck_training", "cpu", 7 * 3),
-        ("r5_lr_windows", "cpu", 12),
-        ("r5_lr_windows", "cpu_long", 4 * 7 * 2),
-        ("r6_mqar_widths", "cpu", 8),
-        ("r6_mqar_widths", "cpu_long", 6 * 3 * 4),
+        ("r1_bit_parity", "cpu", 12 * (3 * 2 + 5) + 7 * 5),
+        ("r2_controlled_parity", "cpu", 4 * (3 * 2 + 7 * 5)),
+        ("r4_dyck_training", "cpu", 14 * (2 + 5)),
+        ("r5_lr_windows", "cpu", 2 * 7),
+        ("r5_lr_windows", "cpu_long", 3 * 7 * 5),
+        ("r6_mqar_widths", "cpu", 4 * 2 * 2),
+        ("r6_mqar_widths", "cpu_long", 5 * 2 * (2 * 2 + 5)),
     ],
 )
 def test_number_of_cells_is_the_planned_one(stem, profile, cells):

@@ -8,46 +8,33 @@ import pytest
 from hf_memory.studies.statistics import (
     FOUR_POINTS,
     best_of_n,
-    binomial_interval,
     bump,
     cycle_reading,
     grid_regret,
-    judge,
     late_drop,
     left_plateau,
     log_spaced,
-    lr_window,
-    needed_seeds,
     on_plateau,
     plateau,
     seed_reading,
     seeds_that_pass,
     steps_to,
+    window,
 )
 
 
 @pytest.mark.parametrize(
-    ("values", "theta", "decades"),
-    [
-        ((1.0, 1.0, 1.0), 0.9, 2.0),
-        ((0.0, 1.0, 0.0), 0.5, 1.0),
-        ((0.0, 1.0, 0.0), 0.9, 0.2),
-        ((1.0, 0.0, 1.0), 0.75, 0.5),
-        ((0.2, 0.3, 0.4), 0.9, 0.0),
-        ((0.2, 0.9, 0.4), 0.9, 0.0),
-        ((0.9, 0.9, 0.4), 0.9, 1.0),
-    ],
+    ("solved", "decades"),
+    [((1, 1, 1), 2.0), ((0, 1, 0), 1.0), ((1, 0, 1), 1.0), ((0, 0, 1), 0.5), ((0, 0, 0), 0.0), ((1, 1, 0), 1.5)],
 )
-def test_window_is_the_measure_of_rates_at_or_above_the_level(values, theta, decades):
-    assert lr_window(dict(zip((1e-4, 1e-3, 1e-2), values, strict=True)), theta) == pytest.approx(decades)
+def test_a_window_is_the_share_of_the_grid_that_was_solved(solved, decades):
+    rates = dict(zip((1e-4, 1e-3, 1e-2), map(bool, solved), strict=True))
+    assert window(rates) == pytest.approx(decades)
+    assert window(dict(reversed(rates.items()))) == pytest.approx(decades)
 
 
-def test_window_does_not_depend_on_points_added_on_the_lines():
-    coarse = {1e-4: 0.1, 1e-3: 0.95, 1e-2: 0.3}
-    fine = dict(coarse)
-    for (low, left), (high, right) in itertools.pairwise(coarse.items()):
-        fine[math.sqrt(low * high)] = (left + right) / 2
-    assert lr_window(fine, 0.6) == pytest.approx(lr_window(coarse, 0.6))
+def test_a_window_of_an_uneven_grid_counts_each_rate_half_way_to_its_neighbours():
+    assert window({1e-4: False, 1e-3: True, 3.162e-3: False}) == pytest.approx(0.75, abs=1e-4)
 
 
 def test_regret_is_what_the_four_points_miss():
@@ -82,10 +69,10 @@ def test_late_drop_is_taken_from_the_running_median():
 
 
 def test_plateau_is_the_share_of_steps_near_its_level():
-    assert [on_plateau(value, 0.25) for value in (0.1, 0.13, 0.25, 0.37, 0.38)] == [False, True, True, True, False]
+    assert [on_plateau(value, 0.25) for value in (0.1, 0.13, 0.25, 0.29, 0.31)] == [False, True, True, True, False]
     assert plateau([(10, 0.0), (20, 0.25), (80, 0.26), (100, 0.9)], 0.25) == pytest.approx(0.7)
     assert math.isnan(plateau([], 0.25))
-    assert [left_plateau(value, 0.25) for value in (0.0, 0.3, 0.38)] == [False, False, True]
+    assert [left_plateau(value, 0.25) for value in (0.0, 0.29, 0.31)] == [False, False, True]
     assert left_plateau(0.0, None)
 
 
@@ -109,15 +96,6 @@ def test_log_spaced_steps_hold_both_ends_and_no_repeats():
     assert log_spaced(0, 7) == []
 
 
-def test_binomial_interval_is_that_of_wilson():
-    assert binomial_interval(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
-    assert binomial_interval(0, 5) == pytest.approx((0.0, 0.4345), abs=1e-4)
-    low, high = binomial_interval(50, 100)
-    assert low + high == pytest.approx(1.0)
-    with pytest.raises(ValueError, match="successes must be in"):
-        binomial_interval(3, 2)
-
-
 def test_three_of_five_is_read_over_seeds_and_over_cycles():
     good, bad = [[True] * 5, [True] * 5], [[True, False, True, False, True], [False] * 5]
     assert seed_reading([good, bad, good]) == (2, 3)
@@ -126,14 +104,3 @@ def test_three_of_five_is_read_over_seeds_and_over_cycles():
     assert cycle_reading(bad) == (1, 2)
     assert cycle_reading([[False, False, False, True, True, True, True]]) == (0, 1)
     assert seeds_that_pass([0.91, 0.9, math.nan], 0.9) == (1, 3)
-
-
-def test_two_thirds_of_the_seeds_decide():
-    assert [needed_seeds(total) for total in (1, 2, 3, 4, 5)] == [1, 2, 2, 3, 4]
-    assert judge([True, True, False]) == "agrees"
-    assert judge([True, False, False]) == "disagrees"
-    assert judge([True, False]) == "not decided"
-    assert judge([True, True, True, False, False]) == "not decided"
-    assert judge([]) == "not decided"
-    assert judge([True], total=3) == "not decided"
-    assert judge([False, False], total=3) == "disagrees"

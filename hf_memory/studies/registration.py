@@ -1,0 +1,117 @@
+"""What a recipe registers, checked before anything runs: its claims can be read off its runs, and none is reworded.
+
+A claim is registered with its margin and plan before its runs. Where one is changed or dropped afterwards, the recipe
+lists it under ``changed`` with its old wording, the date and the reason, and pages show it; a sweep does not go on in a
+folder whose record holds claims that have gone without a word.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hf_memory.data.specification import Specification, length_bounds
+from hf_memory.experiments.mechanisms import MEASURES
+from hf_memory.experiments.metrics import metric_names
+from hf_memory.names import check_names
+from hf_memory.studies.expectations import Expectation, Measure, matches
+from hf_memory.studies.recipes import Recipe
+from hf_memory.studies.statistics import FOUR_POINTS
+
+HOLD = 3
+"""Looks in a row above a level that make a task solved."""
+
+
+def check_readable(recipe: Recipe) -> None:
+    """Check that every metric, split and quantity that is judged will be there.
+
+    Raises:
+        ValueError: For the first one that the runs will not hold; it names the claim.
+    """
+    if recipe.profile != "smoke" and recipe.expectations:
+        _check_to_the_end(recipe)
+    for place in recipe.places():
+        specification = recipe.specification_at(place)
+        unknown = [split for split in recipe.evaluate["splits"] if split not in specification.splits]
+        if unknown:
+            known = ", ".join(specification.splits)
+            raise ValueError(f"evaluate: {unknown[0]!r} is no split of {_where(place)} (known: {known})")
+        _check_metric(recipe, specification, "validation", recipe.metric_name, "metric")
+        for claim, measure in _measures(recipe):
+            if place["arm"] in measure.arms and matches(place, measure.at):
+                _check_measure(recipe, specification, measure, claim)
+
+
+def _check_to_the_end(recipe: Recipe) -> None:
+    """Raise where runs that are judged end because they are bad: what they would have done later is not known."""
+    for place in recipe.places():
+        if recipe.training_at(place)["give_up"] is not None:
+            raise ValueError("training: give_up must be null where runs are judged, which go on to the end")
+
+
+def _measures(recipe: Recipe) -> list[tuple[str, Measure]]:
+    """Everything that is measured, with the claim that needs it."""
+    found = [(item.claim, measure) for item in recipe.expectations for measure in item.measures]
+    if recipe.control is not None:
+        values = {key: value for key, value in recipe.control.items() if key != "at_least" and value}
+        found.append(("control", Measure.from_json(values)))
+    return found
+
+
+def _check_measure(recipe: Recipe, specification: Specification, measure: Measure, claim: str) -> None:
+    """Check one measure at one place."""
+    metric = measure.metric or recipe.metric_name
+    for split in filter(None, (measure.split, measure.minus)):
+        check_names([split], specification.splits, f"split in {claim!r}")
+        _check_metric(recipe, specification, split, metric, f"metric in {claim!r}")
+    tests = [name for name in specification.splits if name.startswith("test_")]
+    if measure.quantity == "extrapolation_length" and not tests:
+        raise ValueError(f"quantity in {claim!r}: extrapolation_length needs test splits")
+    if measure.rate == "fixed" and recipe.fixed_learning_rate is None:
+        raise ValueError(f"rate in {claim!r}: there is no fixed_learning_rate")
+    if measure.quantity == "grid_regret":
+        missing = [rate for rate in FOUR_POINTS if not any(abs(rate / own - 1) < 0.01 for own in recipe.learning_rates)]
+        if missing and recipe.profile != "smoke":
+            raise ValueError(f"quantity in {claim!r}: grid_regret needs the learning rates {missing}")
+    if measure.needs_history:
+        check_names([measure.split], recipe.evaluate["splits"], f"split of evaluate in {claim!r}")
+        if recipe.evaluate["points"] < HOLD and recipe.profile != "smoke":
+            raise ValueError(f"evaluate: points must be at least {HOLD} for {measure.quantity} in {claim!r}")
+
+
+def _check_metric(recipe: Recipe, specification: Specification, split: str, metric: str, kind: str) -> None:
+    part = specification.splits[split].parts[0]
+    known = metric_names(part.task, length_bounds(part.length)[0])
+    check_names([metric], (*known, *(MEASURES if recipe.evaluate.get("mechanisms") else ())), kind)
+
+
+def _where(place: Mapping[str, Any]) -> str:
+    return ", ".join(f"{axis} {value}" for axis, value in place.items())
+
+
+def check_registered(recipe: Recipe, record: Path) -> None:
+    """Check that every claim that a folder's record holds is still expected as it was, or listed as changed.
+
+    Raises:
+        ValueError: A claim was reworded, moved its margin or vanished; it is named, with what to do.
+    """
+    if not record.is_file():
+        return
+    try:
+        before = [Expectation.from_json(item) for item in json.loads(record.read_text())["recipe"]["expectations"]]
+    except (ValueError, KeyError, TypeError):
+        return  # a damaged record is rebuilt from rows
+    listed = {entry["claim"] for entry in recipe.changed}
+    for item in before:
+        if item.claim not in listed and not any(_is_same(item, other) for other in recipe.expectations):
+            raise ValueError(
+                f"expectations: {item.claim!r} was registered before these runs ({item.text}) and is not expected now; "
+                "list its wording under `changed` with date and why, or choose another results folder"
+            )
+
+
+def _is_same(one: Expectation, other: Expectation) -> bool:
+    """Whether two expectations predict the same in the same words; remarks may differ."""
+    silent = ("published", "because")
+    values = [{key: value for key, value in item.to_json().items() if key not in silent} for item in (one, other)]
+    return json.dumps(values[0], sort_keys=True) == json.dumps(values[1], sort_keys=True)

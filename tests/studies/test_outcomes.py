@@ -1,0 +1,113 @@
+"""What a sweep has found: the choice of a rate, and what is no measurement."""
+
+import json
+import math
+
+import pytest
+
+from hf_memory.experiments.results import cell_path, write_cell
+from hf_memory.studies.outcomes import assemble, choose
+from hf_memory.studies.plans import make_settings, search_cells
+from hf_memory.studies.watched import HistoryPoint, history_path, write_history
+from tests.studies.sweep_examples import made_up, made_up_row, tiny_recipe
+
+
+def chosen(values, losses=None, seeds=(0, 1)):
+    """The choice for one arm, from values by rate, the same in every seed or one for each."""
+    rates = list(values)
+    recipe = tiny_recipe(arms={"lstm": {}}, learning_rates=rates, seeds={"search": list(seeds)})
+    by_run = {
+        ("lstm", rate, seed): own[index] if isinstance(own, tuple) else own
+        for rate, own in values.items()
+        for index, seed in enumerate(seeds)
+    }
+    return choose(made_up(recipe, by_run, losses=losses).results, recipe.metric_name)
+
+
+def test_a_tie_on_a_saturated_metric_is_decided_by_the_loss():
+    choice = chosen({1e-3: 0.7, 2.15e-3: 1.0, 4.64e-3: 1.0}, {1e-3: 0.6, 2.15e-3: 0.017, 4.64e-3: 0.001})
+    assert choice.learning_rate == 4.64e-3
+    assert chosen({2.15e-3: 1.0, 4.64e-3: 1.0}, {2.15e-3: 0.001, 4.64e-3: 0.017}).learning_rate == 2.15e-3
+
+
+def test_a_rate_that_is_clearly_worse_is_not_chosen_for_its_loss():
+    # 200 targets a run: the standard error of 0.9 is 0.015 over two seeds.
+    assert chosen({1e-3: 0.9, 1e-2: 0.85}, {1e-3: 0.5, 1e-2: 0.1}).learning_rate == 1e-3
+    assert chosen({1e-3: 0.9, 1e-2: 0.89}, {1e-3: 0.5, 1e-2: 0.1}).learning_rate == 1e-2
+
+
+def test_seeds_that_differ_widen_the_tie():
+    assert chosen({1e-3: (1.0, 0.6), 1e-2: 0.7}, {1e-3: 0.5, 1e-2: 0.1}).learning_rate == 1e-2
+    assert chosen({1e-3: (0.82, 0.78), 1e-2: 0.7}, {1e-3: 0.5, 1e-2: 0.1}).learning_rate == 1e-3
+
+
+def test_a_diverged_run_is_at_chance_and_never_chosen():
+    choice = chosen({1e-3: 0.51, 1e-2: math.nan}, {1e-3: 0.7})
+    assert choice.learning_rate == 1e-3
+    assert choice.curve == {1e-3: 0.51, 1e-2: 9 / 16}  # the best guess at 8 bits is right in 9 of 16
+    assert chosen({1e-3: math.nan, 1e-2: 0.5}).learning_rate == 1e-2
+    assert chosen({1e-3: math.nan, 1e-2: math.nan}).curve == {1e-3: 9 / 16, 1e-2: 9 / 16}
+
+
+def finished(folder, history=True):
+    """A folder with all cells of a small recipe, each at another value."""
+    recipe = tiny_recipe(seeds={"search": [0, 1]}, evaluate={"points": 3})
+    cells = search_cells(recipe, make_settings(recipe), recipe.learning_rates)
+    for index, cell in enumerate(cells):
+        experiment = cell.experiment()
+        rows = [made_up_row(recipe, cell, split, 0.5 + index / 100) for split in ("validation", "test_8", "test_12")]
+        write_cell(folder, experiment.definition(experiment.make_arguments("unused")), rows)
+        if history:
+            write_history(folder, cell.digest, [HistoryPoint(1, "validation", {recipe.metric_name: 0.5, "loss": 0.7})])
+    return recipe, [(cell.digest, cell) for cell in cells]
+
+
+def test_a_folder_is_read_back_without_problems(tmp_path):
+    recipe, cells = finished(tmp_path)
+    study = assemble(tmp_path, recipe, cells)
+    assert study.problems == ()
+    assert [result.value("validation", recipe.metric_name) for result in study.results] == pytest.approx(
+        [0.5 + index / 100 for index in range(len(cells))]
+    )
+
+
+def test_a_lost_history_is_a_problem(tmp_path):
+    recipe, cells = finished(tmp_path)
+    history_path(tmp_path, cells[1][0]).unlink()
+    study = assemble(tmp_path, recipe, cells)
+    assert study.problems == (f"{cells[1][0]}.jsonl: its evaluations during training are lost",)
+    with pytest.raises(ValueError, match="no looks at 'validation'"):
+        study.results[1].curve("validation", "loss")
+    with pytest.raises(ValueError, match="'recall' was not measured"):
+        study.results[0].curve("validation", "recall")
+
+
+def test_a_swapped_seed_file_is_none_of_the_cell(tmp_path):
+    recipe, cells = finished(tmp_path)
+    one, other = (cell_path(tmp_path, digest) for digest, _ in (cells[0], cells[4]))
+    texts = one.read_text(), other.read_text()
+    one.write_text(texts[1])
+    other.write_text(texts[0])
+    study = assemble(tmp_path, recipe, cells)
+    assert [result.is_known for result in study.results] == [i not in (0, 4) for i in range(len(cells))]
+    assert sum("rows of another run" in problem for problem in study.problems) == 2
+
+
+def test_rows_of_another_seed_under_the_right_name_are_found(tmp_path):
+    recipe, cells = finished(tmp_path)
+    path = cell_path(tmp_path, cells[0][0])
+    head, *rows = path.read_text().rstrip("\n").split("\n")
+    path.write_text("\n".join([head, *(json.dumps({**json.loads(row), "seed": 7}) for row in rows)]) + "\n")
+    study = assemble(tmp_path, recipe, cells)
+    assert not study.results[0].is_known
+    assert f"{path.name} holds rows of another run ({cells[0][0]}, seed 7)" in study.problems
+
+
+def test_a_crash_is_no_measurement(tmp_path):
+    recipe = tiny_recipe(seeds={"search": [0, 1]})
+    study = made_up(recipe, {("lstm", 1e-3, 0): 0.9, ("lstm", 1e-2, 0): None, ("gru", 1e-3, 0): 0.9})
+    crashed = next(result for result in study.results if result.error)
+    assert not crashed.is_known
+    assert study.choice({"arm": "lstm"}) is None
+    with pytest.raises(ValueError, match="has no 'validation'"):
+        crashed.value("validation", recipe.metric_name)

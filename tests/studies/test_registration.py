@@ -1,0 +1,105 @@
+"""What a recipe registers: every claim can be read off its runs, and none is reworded in silence."""
+
+import pytest
+
+from hf_memory.studies.outcomes import record_path, write_record
+from hf_memory.studies.recipes import Recipe
+from hf_memory.studies.registration import check_readable, check_registered
+from hf_memory.studies.sweep import run_sweep
+from tests.studies.sweep_examples import tiny_recipe
+
+CLAIM = {"claim": "LSTM learns.", "left": {"arms": "lstm"}, "relation": ">=", "right": 0.9}
+
+
+def recipe_with(*claims, **changes) -> Recipe:
+    return tiny_recipe(expectations=list(claims), **changes)
+
+
+@pytest.mark.parametrize(
+    ("left", "changes", "message"),
+    [
+        ({"metric": "acuracy"}, {}, "unknown metric in 'LSTM learns.': 'acuracy'"),
+        ({"metric": "recall"}, {}, "unknown metric in 'LSTM learns.': 'recall'"),
+        ({"split": "test_9"}, {}, "unknown split in 'LSTM learns.': 'test_9'; did you mean 'test_8'"),
+        ({"minus": "test_99"}, {}, "unknown split in 'LSTM learns.': 'test_99'"),
+        ({"rate": "fixed"}, {}, "rate in 'LSTM learns.': there is no fixed_learning_rate"),
+        ({"quantity": "late_drop"}, {}, "points must be at least 3 for late_drop"),
+        ({"quantity": "late_drop", "split": "test_8"}, {"evaluate": {"points": 9}}, "unknown split of evaluate"),
+        ({"quantity": "grid_regret"}, {}, r"grid_regret needs the learning rates \[0.0001, 0.000464, 0.00215\]"),
+        ({}, {"metric": "nope"}, "unknown metric: 'nope'"),
+        ({}, {"evaluate": {"splits": ["validaton"]}}, "evaluate: 'validaton' is no split of arm lstm"),
+        ({}, {"training": {"give_up": [0.5, 0.5]}}, "give_up must be null where runs are judged"),
+        ({}, {"control": {"arms": ["lstm"], "at_least": 0.9, "split": "test_7"}}, "unknown split in 'control'"),
+    ],
+)
+def test_what_the_runs_will_not_hold_is_refused_before_they_run(left, changes, message, tmp_path):
+    recipe = recipe_with({**CLAIM, "left": {**CLAIM["left"], **left}}, **changes)
+    with pytest.raises(ValueError, match=message):
+        check_readable(recipe)
+    with pytest.raises(ValueError, match=message):
+        run_sweep(recipe, tmp_path / "results", progress=False)
+    assert list((tmp_path / "results").iterdir()) == []
+
+
+def test_what_they_will_hold_is_not():
+    check_readable(recipe_with(CLAIM))
+    looks = {"evaluate": {"points": 3, "splits": ["validation", "test_8"]}}
+    check_readable(
+        recipe_with({**CLAIM, "left": {"arms": "lstm", "quantity": "late_drop", "split": "test_8"}}, **looks)
+    )
+    check_readable(recipe_with({**CLAIM, "left": {"arms": "lstm", "metric": "sequence_accuracy"}}))
+
+
+def registered(folder, recipe):
+    """The record of a sweep of a recipe that has begun."""
+    write_record(folder, recipe, [], [])
+    return record_path(folder, recipe)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"claim": "LSTM learns it."},
+        {"right": 0.85},
+        {"margin": -0.01},
+        {"left": {"arms": "lstm", "split": "test_8"}},
+        {"relation": ">"},
+    ],
+)
+def test_a_claim_that_is_reworded_after_its_runs_is_refused_until_it_is_listed(change, tmp_path):
+    record = registered(tmp_path, recipe_with(CLAIM))
+    check_registered(recipe_with(CLAIM), record)
+    changed = {**CLAIM, **change}
+    with pytest.raises(ValueError, match=r"'LSTM learns\.' was registered before these runs .* list its wording under"):
+        check_registered(recipe_with(changed), record)
+    listed = [{"claim": CLAIM["claim"], "date": "2026-11-28", "why": "It said another thing than it measured."}]
+    if "claim" in change:
+        check_registered(recipe_with(changed, changed=listed), record)
+    else:  # the same words for another prediction stay refused
+        with pytest.raises(ValueError, match="is still expected"):
+            recipe_with(changed, changed=listed)
+
+
+def test_a_claim_that_is_dropped_is_listed_and_remarks_may_change(tmp_path):
+    record = registered(tmp_path, recipe_with(CLAIM))
+    with pytest.raises(ValueError, match="was registered before these runs"):
+        check_registered(recipe_with(), record)
+    check_registered(recipe_with({**CLAIM, "because": "It is known.", "published": "yes"}), record)
+    listed = [{"claim": CLAIM["claim"], "date": "2026-11-28", "why": "It cannot be decided here."}]
+    check_registered(recipe_with(changed=listed), record)
+    assert recipe_with(changed=listed).to_json()["changed"] == tuple(listed)
+
+
+@pytest.mark.parametrize("key", ["claim", "date", "why"])
+def test_a_change_has_its_old_wording_a_date_and_a_reason(key):
+    entry = {"claim": "a", "date": "2026-11-28", "why": "b"}
+    with pytest.raises(ValueError, match=f"changed: the text '{key}' is missing"):
+        recipe_with(changed=[{name: text for name, text in entry.items() if name != key}])
+
+
+def test_one_expectation_stands_for_several_arms():
+    each = {**CLAIM, "claim": "{arm} learns.", "left": {"arms": "{arm}"}, "for_each": ["lstm", "gru"]}
+    recipe = recipe_with(each)
+    assert [item.claim for item in recipe.expectations] == ["lstm learns.", "gru learns."]
+    assert [item.left.arms for item in recipe.expectations] == [("lstm",), ("gru",)]
+    assert Recipe.from_json(recipe.to_json()) == recipe
