@@ -10,11 +10,13 @@ with N/2 conjugate pairs; s are the S taps of the shift state space, whose state
 lambda = (1 + dt A / 2) / (1 - dt A / 2), c = C B dt / (1 - dt A / 2): the bilinear discretisation.
 
 Official code: HazyResearch/H3, and H3 in HazyResearch/zoology. State: P * D * N numbers of the diagonal part and the
-last S - 1 keys, (S - 1) * D. Initial values: A = -1/2 + i pi n, dt log-uniform per head, B = 1, C complex normal, and
-s, D and D_s normal.
+last S - 1 keys, (S - 1) * D. Initial values: A = -1/2 + i pi n, dt log-uniform per head, B = 1, C complex normal, s
+uniform in +-1 / sqrt(S), the law of a convolution with S taps, and D and D_s normal.
 
 Deviations: the input map of the shift state space is fixed to the first unit vector, as in the paper, so its kernel is
-s; A and B are one per head, not shared by all; both parts start from the state that they are given.
+s; A and B are one per head, not shared by all; both parts start from the state that they are given. Channels stand head
+by head before W_o, as they do in q, k and v. In the official code they stand there by their number within the head, so
+where P > 1 the columns of its W_o are those of this one, rearranged.
 """
 
 import math
@@ -99,7 +101,9 @@ class H3Mixer(Mixer):
         init.copy_(self.B, torch.tensor([1.0, 0.0], device=self.B.device).expand_as(self.B))
         # A complex number of unit variance has parts of variance one half.
         init.normal_(self.C, std=0.5**0.5)
-        for parameter in (self.D, self.shift_taps, self.shift_D):
+        bound = 1 / math.sqrt(self.shift_taps.shape[1])
+        init.uniform_(self.shift_taps, -bound, bound)
+        for parameter in (self.D, self.shift_D):
             init.normal_(parameter)
 
     def initial_state(self, batch_size: int) -> State:

@@ -24,7 +24,7 @@ from hf_memory.names import check_names
 
 Layer = str | dict[str, Any]
 
-_CONV: Layer = "base_conv"
+_CONV: Layer = {"mixer": "base_conv", "expand": 2, "conv_activation": "silu", "skip": False}
 _TAYLOR: Layer = {"mixer": "based", "num_heads": 16, "feature_dim": 16}
 _WINDOW: Layer = {"mixer": "attention", "num_heads": 16, "window": 256}
 
@@ -34,8 +34,11 @@ PRESETS: dict[str, list[Layer]] = {
     "attention_delta_net": ["delta_net", "attention"],
     "window_mamba": ["mamba", {"mixer": "attention", "window": 64}],
 }
-"""Stacks by name: the two layers of Zoology's Based, the 27 of the released Based 360M (hidden_size 1024, with a Taylor
-layer and a window in every five), and recurrent layers with attention between them.
+"""Stacks by name: the two layers of Zoology's Based, the 27 of the released Based 360M (a Taylor layer and a window in
+every five), and recurrent layers with attention between them.
+
+A preset sets the layers alone. The released Based 360M has ``hidden_size=1024``, ``intermediate_size=2048``,
+``mlp_gated=True`` and ``hidden_act="silu"``, and 362.7 million parameters with its vocabulary of 50,280.
 """
 
 
@@ -74,6 +77,11 @@ class MemoryHybridConfig(MemoryConfig):
             )
         for layer in self.layers:
             self.layer_config(layer)
+
+    @property
+    def limited_length(self) -> bool:
+        """See :class:`MemoryConfig`: whether any of the layers is built for a length."""
+        return any(self.layer_config(layer).limited_length for layer in self.layers)
 
     def layer_config(self, layer: Layer) -> MemoryConfig:
         """The config of one entry of ``layers``, with the shared fields of this one."""

@@ -1,10 +1,13 @@
-"""Hyena: long convolutions with implicit filters between gates (Poli et al., 2023, definition 3.1 and section 3.3).
+"""Hyena: long convolutions with implicit filters between gates (Poli et al., 2023, sections 3.1 and 3.3).
 
     x^1 ... x^O, z^1 = short_conv(W u + b)
     z^{i+1} = h^i * (x^i z^i) + b^i (x^i z^i)   for i = 1 ... O - 1,        y = W_o (x^O z^O)
 
 Symbols: O = ``order``; * is a causal convolution over all tokens so far; the filters h^i are the output of a small MLP
 with sine activations on the position, under an exponential window (see :mod:`hf_memory.ops.implicit_filter`).
+
+The operator is that of the official code: O - 1 convolutions, with a gate before each and one after the last.
+Definition 3.1 of the paper has O convolutions, with a gate after each and none before the first.
 
 Official code: HazyResearch/safari, ``standalone_hyena.py``. State: there is none of fixed size. It is the history of
 x^i z^i, min(T, max_position_embeddings - 1) * D numbers for each of O - 1 convolutions, and the last inputs of the
@@ -14,7 +17,6 @@ raises. Initial values: b^i normal; filter MLP uniform in +-1 / sqrt(fan in), om
 Deviations: features of the position are fixed (the official code trains them at a rate of 1e-5); one head.
 """
 
-import math
 from typing import ClassVar
 
 import torch
@@ -23,6 +25,7 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import initialization as init
 
+from hf_memory.mixers._filter_mlp import filter_mlp, reset_filter_mlp, validate_filter
 from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
 from hf_memory.models.layers import ShortConvolution, State, join_state, mark_residual_output, split_state
@@ -35,6 +38,10 @@ from hf_memory.ops.long_convolution import count_tokens, long_convolution
 class MemoryHyenaConfig(MemoryConfig):
     """Configuration of Hyena.
 
+    ``max_position_embeddings`` is the length that the filters are built for, and so a part of the trained function:
+    another length is another filter, and one far above that of the rows starts almost flat. Set it to the longest
+    sequence that the model is to be trained or evaluated on.
+
     Attributes:
         order: Number O of gates; O - 1 long convolutions.
         conv_kernel: Width W of the short convolution on all projections.
@@ -42,7 +49,7 @@ class MemoryHyenaConfig(MemoryConfig):
         filter_layers: Hidden layers of the filter MLP after the first.
         filter_features: Features of a position, odd and at least 3: time, and as many cosines as sines.
         filter_frequency: Initial frequency omega of the sine activations. Poli et al. use 5 features and 10 for recall,
-            33 and 14 for text; Arora et al. (2023) 3 and 1.
+            33 and 14 for text. For MQAR, Arora et al. (2023) use 3 and 1.
     """
 
     model_type: ClassVar[str] = "memory_hyena"
@@ -56,11 +63,15 @@ class MemoryHyenaConfig(MemoryConfig):
 
     def validate_hyena(self) -> None:
         """Check order, kernel and filter."""
-        for name, least in (("order", 2), ("conv_kernel", 1), ("filter_size", 1), ("filter_layers", 0)):
+        for name, least in (("order", 2), ("conv_kernel", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        if self.filter_features < 3 or self.filter_features % 2 == 0:
-            raise ValueError(f"filter_features must be odd and at least 3, got {self.filter_features}")
+        validate_filter(self.filter_size, self.filter_layers, self.filter_features)
+
+    @property
+    def limited_length(self) -> bool:
+        """See :class:`MemoryConfig`: the filters are built for a length."""
+        return True
 
 
 class HyenaMixer(Mixer):
@@ -69,6 +80,8 @@ class HyenaMixer(Mixer):
     growing_state = True
     limited_length = True
     float32_tolerance = 1e-4
+    fp32_parameters = ("filter_frequency",)
+    fp32_modules = ("filter_mlp",)
     no_decay_parameters = ("filter_bias",)
 
     def __init__(self, config: MemoryHyenaConfig, layer_idx: int):
@@ -76,14 +89,8 @@ class HyenaMixer(Mixer):
         width, size = config.hidden_size, config.filter_size
         self.in_proj = nn.Linear(width, (config.order + 1) * width)
         self.conv = ShortConvolution((config.order + 1) * width, config.conv_kernel)
-        self.filter_mlp = nn.ModuleList(
-            [
-                nn.Linear(config.filter_features, size),
-                *(nn.Linear(size, size) for _ in range(config.filter_layers)),
-                nn.Linear(size, (config.order - 1) * width, bias=False),
-            ]
-        )
-        self.filter_frequency = nn.Parameter(torch.empty(size))
+        self.filter_mlp = filter_mlp(config.filter_features, size, config.filter_layers, self._convs * width)
+        self.filter_frequency = nn.Parameter(torch.empty(size, dtype=torch.float32))
         self.filter_bias = nn.Parameter(torch.empty(config.order - 1, width))
         self.out_proj = mark_residual_output(nn.Linear(width, width))
         self.slow_parameters = (
@@ -93,21 +100,13 @@ class HyenaMixer(Mixer):
 
     def reset_parameters(self) -> None:
         """The laws named in the module's docstring."""
-        for linear in self.filter_mlp:
-            bound = 1 / math.sqrt(linear.in_features)
-            init.uniform_(linear.weight, -bound, bound)
-            if linear.bias is not None:
-                init.uniform_(linear.bias, -bound, bound)
+        reset_filter_mlp(self.filter_mlp)
         init.constant_(self.filter_frequency, self.config.filter_frequency)
         init.normal_(self.filter_bias)
 
     def initial_state(self, batch_size: int) -> State:
         """Empty histories."""
-        return {
-            **join_state({"conv": self.conv.initial_state(batch_size)}),
-            **{f"history_{i}": self.state_tensor(batch_size, 0, self.config.hidden_size) for i in range(self._convs)},
-            "num_tokens": self.state_tensor(batch_size, dtype=torch.int64),
-        }
+        return {**join_state({"conv": self.conv.initial_state(batch_size)}), **self._histories(batch_size)}
 
     def state_size(self, length: int | None = None) -> int:
         """Numbers held after ``length`` tokens. Raises a ``ValueError`` without a length."""
@@ -123,9 +122,9 @@ class HyenaMixer(Mixer):
     def forward(self, hidden_states, state=None, lengths=None, position_ids=None, return_state=True):
         """See :class:`hf_memory.models.layers.StatefulLayer`. A ``ValueError`` past ``max_position_embeddings``."""
         batch, time, _ = hidden_states.shape
-        state = state or self.initial_state(batch)
-        num_past, longest = state["history_0"].shape[1], self.config.max_position_embeddings
-        counts = count_tokens(state["num_tokens"], num_past, time, lengths, longest, "max_position_embeddings")
+        past = state or self._histories(batch)
+        num_past, longest = past["history_0"].shape[1], self.config.max_position_embeddings
+        counts = count_tokens(past["num_tokens"], num_past, time, lengths, longest, "max_position_embeddings")
         projected, conv = self.conv(
             self.in_proj(hidden_states), split_state(state, "conv"), lengths, None, return_state
         )
@@ -133,7 +132,7 @@ class HyenaMixer(Mixer):
         new = join_state({"conv": conv})
         for i, kernel in enumerate(self._filters(min(num_past + time, longest)).chunk(self._convs)):
             name = f"history_{i}"
-            z, new[name] = long_convolution(gates[i] * z, kernel, state[name], lengths, return_state, longest - 1)
+            z, new[name] = long_convolution(gates[i] * z, kernel, past[name], lengths, return_state, longest - 1)
         output = self.out_proj(gates[-1] * z)
         return output, {**new, "num_tokens": counts} if return_state else None
 
@@ -141,11 +140,17 @@ class HyenaMixer(Mixer):
     def _convs(self) -> int:
         return self.config.order - 1
 
+    def _histories(self, batch_size: int) -> State:
+        """What the long convolutions remember before the first token; the short one knows its own beginning."""
+        return {
+            **{f"history_{i}": self.state_tensor(batch_size, 0, self.config.hidden_size) for i in range(self._convs)},
+            "num_tokens": self.state_tensor(batch_size, dtype=torch.int64),
+        }
+
     def _filters(self, num_taps: int) -> torch.Tensor:
         """The first taps of all filters ((O - 1) * D, W), with the biases in the first one."""
-        weights = [linear.weight for linear in self.filter_mlp]
-        biases = [linear.bias for linear in self.filter_mlp[:-1]]
-        taps = implicit_filter(num_taps, self.config.max_position_embeddings, weights, biases, self.filter_frequency)
+        longest, features = self.config.max_position_embeddings, self.config.filter_features
+        taps = implicit_filter(num_taps, longest, features, self.filter_mlp, self.filter_frequency)
         return taps + F.pad(self.filter_bias.to(taps.dtype).view(-1, 1), (0, num_taps - 1))
 
 

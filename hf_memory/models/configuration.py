@@ -69,7 +69,7 @@ class MemoryConfig(PreTrainedConfig):
             convolution is its field ``conv_kernel``.
         position_embedding: Position code added to the token embeddings.
         max_position_embeddings: Longest input where something is built for a length: learned positions, the filters of
-            Hyena and BaseConv.
+            Hyena and BaseConv (:attr:`limited_length`). A longer one is refused.
         embedding_dropout: Dropout on the embeddings.
         residual_dropout: Dropout on what each part of a block adds to the residual stream.
         initializer_range: Standard deviation of linear and embedding weights.
@@ -102,6 +102,11 @@ class MemoryConfig(PreTrainedConfig):
     tie_word_embeddings: bool = True
     use_cache: bool = True
     hf_memory_version: str | None = None
+
+    @property
+    def limited_length(self) -> bool:
+        """Whether ``max_position_embeddings`` builds something, which then belongs to the trained function."""
+        return self.position_embedding == "learned"
 
     def __post_init__(self, **kwargs: Any) -> None:
         self._refuse_unknown(kwargs)

@@ -150,7 +150,7 @@ class MemoryHeadModel(MemoryPreTrainedModel):
     def _is_plain_classifier(self) -> bool:
         """Whether the head is a linear layer that nobody has wrapped or hooked."""
         head = self.head
-        hooked = head._forward_hooks or head._forward_pre_hooks or head._backward_hooks
+        hooked = head._forward_hooks or head._forward_pre_hooks or head._backward_hooks or "forward" in vars(head)
         return type(head) is nn.Linear and not hooked and self.config.problem_type != "regression"
 
     def _loss_in_chunks(self, hidden: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

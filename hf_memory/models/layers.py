@@ -1,7 +1,7 @@
 """Parts that mixers and the spine share."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -12,6 +12,8 @@ from transformers.activations import ACT2FN
 
 from hf_memory.models.configuration import MemoryConfig
 from hf_memory.ops.short_convolution import short_convolution
+
+_HALF = (torch.bfloat16, torch.float16)
 
 State = dict[str, torch.Tensor]
 """A flat, ordered mapping of tensors, batch first on every leaf. Never mutated in place."""
@@ -29,6 +31,8 @@ class StatefulLayer(nn.Module):
 
     fp32_parameters: tuple[str, ...] = ()
     """Names of own parameters that stay in float32 when the model is cast, and take no weight decay."""
+    fp32_modules: tuple[str, ...] = ()
+    """Names of children all of whose parameters stay in float32 when the model is cast."""
     no_decay_parameters: tuple[str, ...] = ()
     """Names of further own parameters that take no weight decay."""
     slow_parameters: tuple[str, ...] = ()
@@ -85,19 +89,18 @@ class StatefulLayer(nn.Module):
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> "StatefulLayer":
         # `.to(bfloat16)` and `.half()` come through here. A phase or a decay rounded to 8 bits is another one.
-        exact = {
-            name: self._parameters[name] for name in self.fp32_parameters if self._parameters.get(name) is not None
-        }
-        values = {name: parameter.data for name, parameter in exact.items()}
+        values = {name: parameter.data for name, parameter in self._exact_parameters()}
         super()._apply(fn, recurse)
-        for name, value in values.items():
-            parameter = self._parameters[name]
-            if parameter.dtype in (torch.bfloat16, torch.float16) and value.dtype not in (
-                torch.bfloat16,
-                torch.float16,
-            ):
-                parameter.data = value.to(parameter.device)
+        for name, parameter in self._exact_parameters():
+            if parameter.dtype in _HALF and values[name].dtype not in _HALF:
+                parameter.data = values[name].to(parameter.device)
         return self
+
+    def _exact_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Parameters that stay in float32, by name, also those that an adapter has moved further down."""
+        for name, parameter in self.named_parameters():
+            if name in self.fp32_parameters or name.partition(".")[0] in self.fp32_modules:
+                yield name, parameter
 
     def state_tensor(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Zeros on the device of the parameters, in the dtype in which states accumulate."""

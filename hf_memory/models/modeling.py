@@ -265,7 +265,10 @@ class MemoryModel(MemoryPreTrainedModel):
         self.norm = make_norm(config)
         self.gradient_checkpointing = False
         self._keep_in_fp32_modules_strict = {
-            name for layer in self.modules() if isinstance(layer, StatefulLayer) for name in layer.fp32_parameters
+            name
+            for layer in self.modules()
+            if isinstance(layer, StatefulLayer)
+            for name in (*layer.fp32_parameters, *layer.fp32_modules)
         }
         self.post_init()
 

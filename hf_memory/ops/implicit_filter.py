@@ -10,11 +10,10 @@ The MLP's activation is sin(omega x), with one learned omega per unit, shared by
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 _TARGET, _FAST, _SLOW = 1e-2, 0.3, 1.5
 
@@ -22,8 +21,8 @@ _TARGET, _FAST, _SLOW = 1e-2, 0.3, 1.5
 def implicit_filter(
     num_taps: int,
     longest: int,
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor],
+    num_features: int,
+    layers: Sequence[Callable[[Tensor], Tensor]],
     frequency: Tensor,
 ) -> Tensor:
     """The first taps of a filter.
@@ -31,8 +30,9 @@ def implicit_filter(
     Args:
         num_taps: How many taps W to return; at most ``longest``.
         longest: Length L that the filter is built for. Another one gives another filter.
-        weights: Matrices of the MLP: (F, features), (F, F) ..., and (D, F) for the last layer.
-        biases: Biases (F,) of all layers but the last.
+        num_features: Features of a position.
+        layers: Linear layers of the MLP, from the features to F units, from F to F, ..., and from F to D. They are
+            called, and on inputs in the dtype of ``frequency``.
         frequency: omega (F,).
 
     Returns:
@@ -43,12 +43,12 @@ def implicit_filter(
     """
     if num_taps > longest:
         raise ValueError(f"num_taps must be at most longest={longest}, got {num_taps}")
-    dtype = torch.promote_types(weights[0].dtype, torch.float32)
-    hidden = position_features(num_taps, longest, weights[0].shape[1], weights[0].device, dtype)
+    dtype = torch.promote_types(frequency.dtype, torch.float32)
+    hidden = position_features(num_taps, longest, num_features, frequency.device, dtype)
     with torch.autocast(hidden.device.type, enabled=False):
-        for weight, bias in zip(weights[:-1], biases, strict=True):
-            hidden = torch.sin(frequency.to(dtype) * F.linear(hidden, weight.to(dtype), bias.to(dtype)))
-        taps = F.linear(hidden, weights[-1].to(dtype))
+        for layer in layers[:-1]:
+            hidden = torch.sin(frequency.to(dtype) * layer(hidden.to(frequency.dtype)).to(dtype))
+        taps = layers[-1](hidden.to(frequency.dtype)).to(dtype)
     return (taps * decay_window(num_taps, longest, taps.shape[1], taps.device, dtype)).t()
 
 

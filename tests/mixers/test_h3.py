@@ -95,7 +95,35 @@ def test_initial_values_follow_their_laws_after_construction_and_loading(tmp_pat
         assert math.log(0.001) <= mixer.log_dt.min() <= mixer.log_dt.max() <= math.log(0.1)
         assert torch.equal(mixer.B, torch.tensor([1.0, 0.0]).expand(256, 16, 2))
         assert abs(mixer.C.square().sum(-1).mean() - 1) < 0.1
-        assert all(abs(leaf.std() - 1) < 0.2 for leaf in (mixer.D, mixer.shift_D, mixer.shift_taps))
+        assert all(abs(leaf.std() - 1) < 0.2 for leaf in (mixer.D, mixer.shift_D))
+
+
+@pytest.mark.parametrize(("shift_size", "taps"), [(0, 64), (1, 1), (9, 9)])
+def test_shift_taps_start_uniform_within_one_over_the_root_of_their_number(shift_size, taps):
+    torch.manual_seed(0)
+    model = MemoryH3Model(_config(hidden_size=512, state_size=64, shift_size=shift_size))
+    for layer in model.requires_grad_(False).layers:
+        found, bound = layer.mixer.shift_taps, taps**-0.5
+        assert found.shape == (512, taps)
+        assert 0.98 * bound < found.abs().max() <= bound
+        assert abs(found.mean()) < 0.1 * bound
+        assert abs(found.std() * math.sqrt(3 * taps) - 1) < 0.05  # 0.072 for 64 taps
+        assert abs((found.abs() < bound / 2).float().mean() - 0.5) < 0.05
+
+
+@pytest.mark.parametrize("head_dim", [1, 2, 4])
+def test_the_official_order_of_channels_is_a_rearrangement_of_the_columns_of_the_output_map(head_dim):
+    mixer, u = _mixer(head_dim=head_dim), torch.randn(2, 7, 8, dtype=torch.float64)
+    expected = mixer(u)[0]
+    with torch.no_grad():
+        weight, bias = mixer.out_proj.weight.clone(), mixer.out_proj.bias.clone()
+        mixer.out_proj.weight.copy_(torch.eye(8, dtype=torch.float64))
+        mixer.out_proj.bias.zero_()
+    channels = mixer(u)[0]
+    # Channel p of head h is number h P + p here, and p D / P + h there.
+    official, columns = (x.unflatten(-1, (-1, head_dim)).transpose(-1, -2).flatten(-2) for x in (channels, weight))
+    assert torch.equal(official, channels) == (head_dim == 1)
+    close(official @ columns.T + bias, expected, 1e-12)
 
 
 def test_documented_groups_train_the_state_space_slowly():

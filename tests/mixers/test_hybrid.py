@@ -26,6 +26,35 @@ def test_based_360m_has_the_published_order_of_layers():
     assert [index for index, kind in enumerate(kinds) if kind == "based"] == [1, 6, 11, 16, 21]
     assert [index for index, kind in enumerate(kinds) if kind == "attention"] == [2, 7, 12, 17, 22]
     assert config.layer_config(config.layers[2]).window == 256
+    assert config.layer_config(config.layers[2]).position_code == "rope"
+    conv = config.layer_config(config.layers[0])
+    assert (conv.expand, conv.conv_activation, conv.conv_kernel, conv.skip) == (2, "silu", 3, False)
+
+
+def test_based_360m_has_the_published_number_of_parameters():
+    published = {"hidden_size": 1024, "intermediate_size": 2048, "mlp_gated": True, "hidden_act": "silu"}
+    config = MemoryHybridConfig.from_preset("based_360m", vocab_size=50_280, **published)
+    with torch.device("meta"):
+        model = MemoryHybridForCausalLM(config)
+    conv, taylor, window = (
+        sum(parameter.numel() for parameter in model.model.layers[index].mixer.parameters()) for index in range(3)
+    )
+    # Two maps to 2,048 channels and one back with biases, 3 taps and a bias; Taylor features of 16 for 16 heads.
+    assert conv == 3 * 1024 * 2048 + 2 * 2048 + 1024 + 2048 * 4
+    assert taylor == 2 * 1024 * 256 + 2 * 1024 * 1024
+    assert window == 4 * 1024 * 1024
+    mlp, norms = 3 * 1024 * 2048, 2 * 1024
+    total = 50_280 * 1024 + 17 * conv + 5 * taylor + 5 * window + 27 * (mlp + norms) + 1024
+    assert sum(parameter.numel() for parameter in model.parameters()) == total == 362_672_128
+
+
+def test_a_stack_has_a_longest_input_where_one_of_its_layers_has():
+    long = {"mixer": "base_conv", "conv_kernel": 0}
+    stacks = {("lstm", "base_conv"): False, ("lstm", "hyena"): True}
+    for layers, limited in stacks.items():
+        assert MemoryHybridConfig(layers=list(layers)).limited_length is limited
+    assert MemoryHybridConfig(layers=["lstm", long]).limited_length
+    assert MemoryHybridConfig(layers=["lstm"], position_embedding="learned").limited_length
 
 
 def test_presets_are_not_changed_through_a_config_and_unknown_ones_suggest_the_nearest():

@@ -7,7 +7,8 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 
 from hf_memory.mixers.hyena import MemoryHyenaConfig, MemoryHyenaForCausalLM, MemoryHyenaModel
-from tests.mixers.option_checks import assert_laws, close, randomised
+from hf_memory.ops.implicit_filter import implicit_filter
+from tests.mixers.option_checks import assert_laws, assert_the_filter_stays_in_float32, close, randomised
 
 ORDERS = pytest.mark.parametrize("order", [2, 3])
 
@@ -23,7 +24,8 @@ def _filters(mixer):
     longest, width = config.max_position_embeddings, (config.order - 1) * config.hidden_size
     delta = torch.linspace(math.log(100) / 1.5, math.log(100) / 0.3, width, dtype=torch.float64)
     for i in range(longest):
-        angles = 2 * math.pi * i / longest * torch.linspace(1e-4, 1, 2, dtype=torch.float64)
+        bands = (config.filter_features - 1) // 2
+        angles = 2 * math.pi * i / longest * torch.linspace(1e-4, bands - 1, bands, dtype=torch.float64)
         hidden = torch.cat([torch.tensor([i / (longest - 1)], dtype=torch.float64), angles.cos(), -angles.sin()])
         for linear in mixer.filter_mlp[:-1]:
             hidden = torch.sin(mixer.filter_frequency * linear(hidden))
@@ -93,6 +95,35 @@ def test_the_filter_belongs_to_its_length():
     u = torch.randn(1, 10, 6, dtype=torch.float64)
     assert all(torch.equal(a, b) for a, b in zip(short.parameters(), long.parameters(), strict=True))
     assert (short(u)[0] - long(u)[0]).abs().max() > 1e-3
+
+
+def test_the_filter_stays_in_float32_when_the_rest_is_rounded(tmp_path):
+    config = _config(hidden_size=64, filter_size=64, max_position_embeddings=128, initializer_range=0.02)
+    assert_the_filter_stays_in_float32(MemoryHyenaForCausalLM, config, tmp_path)
+
+
+def test_features_and_frequency_of_the_filter_are_those_of_the_config():
+    published = {"filter_features": 3, "filter_frequency": 1.0, "filter_size": 64}  # Arora et al. (2023), for MQAR
+    mixer = randomised(MemoryHyenaModel, _config(**published)).layers[0].mixer
+    assert mixer.filter_mlp[0].weight.shape == (64, 3)
+    assert (MemoryHyenaModel(_config(**published)).layers[0].mixer.filter_frequency == 1).all()
+    u = torch.randn(2, 9, 6, dtype=torch.float64)
+    close(mixer(u)[0], _direct(mixer, u), 1e-9)
+
+
+def test_a_filter_built_for_far_longer_rows_starts_almost_flat():
+    ranks = []
+    for longest in (256, 2048):
+        torch.manual_seed(0)
+        mixer = (
+            MemoryHyenaModel(_config(hidden_size=256, filter_size=64, max_position_embeddings=longest)).layers[0].mixer
+        )
+        taps = implicit_filter(32, longest, 5, mixer.filter_mlp, mixer.filter_frequency).detach()
+        values = torch.linalg.svdvals(taps)
+        share = values / values.sum()
+        ranks.append(float(torch.exp(-(share * share.log()).sum())))  # effective rank of what 32 tokens see
+    assert ranks[0] > 20
+    assert ranks[1] < 6
 
 
 def test_the_size_of_the_state_needs_a_length_and_ends_with_the_filter():
