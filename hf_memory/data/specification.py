@@ -94,6 +94,12 @@ class Specification:
         low, high = min(low for low, _ in ends), max(high for _, high in ends)
         return low if low == high else (low, high)
 
+    @property
+    def longest_row(self) -> int:
+        """Columns of the longest row of any split."""
+        parts = [part for split in self.splits.values() for part in split.parts]
+        return max(part.task.row_length(length_bounds(part.length)[1]) for part in parts)
+
 
 def specify(task: str, preset: str | None = None, **overrides: Any) -> Specification:
     """Resolve a configuration.

@@ -82,6 +82,7 @@ def evaluate_lengths(
     unknown = [name for name in splits if name not in specification.splits]
     if unknown:
         raise ValueError(f"splits: {unknown[0]!r} is unknown (known: {', '.join(map(repr, specification.splits))})")
+    _check_lengths(loaded, specification, splits)
     run = run or read_run(checkpoint) or unknown_run(loaded, checkpoint, specification)
     device = accelerator.device if accelerator is not None else next(loaded.parameters()).device
     was_training = loaded.training
@@ -216,6 +217,21 @@ def load_for_task(checkpoint: str | os.PathLike[str], task: Task, revision: str 
     if saved and not saved[0].endswith(HEADS[task.head]):
         raise ValueError(f"checkpoint: {task.key} needs a model {HEADS[task.head]}, {str(checkpoint)!r} is {saved[0]}")
     return model_class(key, task.head).from_pretrained(checkpoint, revision=revision or "main")
+
+
+def _check_lengths(model: MemoryPreTrainedModel, specification: Specification, splits: Mapping[str, Any]) -> None:
+    """Raise where a model that is built for a length would meet a longer row, before anything is evaluated."""
+    if not model.config.limited_length:
+        return
+    limit = model.config.max_position_embeddings
+    for name in splits:
+        for part in specification.splits[name].parts:
+            columns = part.task.row_length(length_bounds(part.length)[1])
+            if columns > limit:
+                raise ValueError(
+                    f"splits: {name} has rows of {columns} columns, and this model is built for "
+                    f"max_position_embeddings={limit}; leave it out, or train with a larger one"
+                )
 
 
 def check_fits(model: MemoryPreTrainedModel, task: Task) -> None:

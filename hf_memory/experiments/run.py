@@ -18,7 +18,7 @@ from hf_memory.experiments.evaluation import evaluate_lengths
 from hf_memory.experiments.provenance import Run, config_digest, save_run, weights_digest
 from hf_memory.experiments.results import Row, cell_path, read_rows, write_cell
 from hf_memory.experiments.training import MemoryTrainer, metrics_for_task, model_for_task, training_arguments
-from hf_memory.mixers.auto import model_keys
+from hf_memory.mixers.auto import mixer_config, model_keys
 from hf_memory.models.modeling import MemoryPreTrainedModel
 from hf_memory.names import check_names
 from hf_memory.storage import digest
@@ -76,10 +76,21 @@ class Experiment:
         names = [field.name for field in dataclasses.fields(TrainingArguments) if field.init]
         check_names(self.training, names, "argument of Trainer")
 
+    @property
+    def model_fields(self) -> dict[str, Any]:
+        """Fields of the config. What is built for a length gets that of the longest row, unless one is given.
+
+        The filters of Hyena and of long BaseConv are part of the trained function: one that is built for a length far
+        above that of the rows starts almost flat, and learns a delay a hundred times worse.
+        """
+        if self.mixer == "hybrid" or mixer_config(self.mixer, **self.fields).limited_length:
+            return {"max_position_embeddings": self.specification.longest_row, **self.fields}
+        return dict(self.fields)
+
     def make_model(self, seed: int) -> MemoryPreTrainedModel:
         """A freshly initialised model."""
         set_seed(seed)
-        return model_for_task(self.mixer, self.specification.task, **self.fields)
+        return model_for_task(self.mixer, self.specification.task, **self.model_fields)
 
     def make_arguments(self, output_dir: str) -> TrainingArguments:
         """Trainer's arguments; the data seed is also that of the order of the rows."""

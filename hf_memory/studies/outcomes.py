@@ -203,7 +203,7 @@ def choose(results: Sequence[Result], metric: str) -> Choice:
     """Choose among the learning rates of one place by ``validation`` and by nothing else.
 
     A saturated metric does not choose: among all rates within two standard errors of the best, the smallest loss at the
-    end, averaged over the seeds of the search, decides. A rate at which a run diverged is taken only where all have one.
+    end, averaged over the seeds of the search, decides. A rate with a diverged run is taken only where all have one.
     """
     runs: dict[float, list[Result]] = {}
     by_seed: dict[int, list[float]] = {}

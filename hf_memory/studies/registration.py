@@ -13,6 +13,7 @@ from typing import Any
 from hf_memory.data.specification import Specification, length_bounds
 from hf_memory.experiments.mechanisms import MEASURES
 from hf_memory.experiments.metrics import metric_names
+from hf_memory.mixers.auto import mixer_config
 from hf_memory.names import check_names
 from hf_memory.studies.expectations import Expectation, Measure, matches
 from hf_memory.studies.recipes import Recipe
@@ -37,9 +38,22 @@ def check_readable(recipe: Recipe) -> None:
             known = ", ".join(specification.splits)
             raise ValueError(f"evaluate: {unknown[0]!r} is no split of {_where(place)} (known: {known})")
         _check_metric(recipe, specification, "validation", recipe.metric_name, "metric")
+        _check_length(recipe, specification, place)
         for claim, measure in _measures(recipe):
             if place["arm"] in measure.arms and matches(place, measure.at):
                 _check_measure(recipe, specification, measure, claim)
+
+
+def _check_length(recipe: Recipe, specification: Specification, place: Mapping[str, Any]) -> None:
+    """Raise where a filter is built for another length than the longest one that the run meets."""
+    arm = recipe.arms[place["arm"]]
+    fields = {**recipe.model, **(arm.get("model") or {}), **recipe.at(place, "model")}
+    given = fields.get("max_position_embeddings")
+    if given not in (None, specification.longest_row) and mixer_config(arm["mixer"], **fields).limited_length:
+        raise ValueError(
+            f"model: max_position_embeddings of {_where(place)} must be {specification.longest_row}, the longest row that is "
+            f"evaluated, or be left out; got {given}"
+        )
 
 
 def _check_to_the_end(recipe: Recipe) -> None:

@@ -6,7 +6,7 @@ from hf_memory.studies.outcomes import record_path, write_record
 from hf_memory.studies.recipes import Recipe
 from hf_memory.studies.registration import check_readable, check_registered
 from hf_memory.studies.sweep import run_sweep
-from tests.studies.sweep_examples import tiny_recipe
+from tests.studies.sweep_examples import planned, tiny_recipe
 
 CLAIM = {"claim": "LSTM learns.", "left": {"arms": "lstm"}, "relation": ">=", "right": 0.9}
 
@@ -103,3 +103,16 @@ def test_one_expectation_stands_for_several_arms():
     assert [item.claim for item in recipe.expectations] == ["lstm learns.", "gru learns."]
     assert [item.left.arms for item in recipe.expectations] == [("lstm",), ("gru",)]
     assert Recipe.from_json(recipe.to_json()) == recipe
+
+
+@pytest.mark.parametrize("mixer", ["hyena", "base_conv"])
+def test_a_filter_for_another_length_than_that_of_the_rows_is_refused(mixer):
+    own = {"conv_kernel": 0} if mixer == "base_conv" else {}
+    arms = {"lstm": {}, mixer: {"model": {**own, "max_position_embeddings": 2048}}}
+    with pytest.raises(ValueError, match=f"of arm {mixer} must be 12, the longest row that is evaluated, .* got 2048"):
+        check_readable(recipe_with(arms=arms))
+    arms[mixer]["model"] = own
+    recipe = recipe_with(arms=arms)
+    check_readable(recipe)
+    (cell,) = [cell for cell in planned(recipe) if cell.mixer == mixer and cell.stage == "final"]
+    assert cell.experiment().make_model(0).config.max_position_embeddings == 12
