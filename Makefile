@@ -17,7 +17,8 @@ LOWEST := transformers==5.17.0 huggingface_hub==1.5.0 datasets==4.0.0 accelerate
 LOWEST_FREE := transformers huggingface_hub datasets accelerate dill multiprocess fsspec
 # Kernels, the laws of tasks, clusters and browsers do not meet those packages; everything else does.
 LOWEST_TESTS := tests --ignore=tests/ops --ignore=tests/tasks --ignore=tests/test_architecture.py \
-  --ignore=tests/studies/test_ray.py --ignore=tests/reports/test_browser.py
+  --ignore=tests/test_duplicates.py --ignore=tests/test_sizes.py --ignore=tests/studies/test_ray.py \
+  --ignore=tests/reports/test_browser.py
 
 # One thread a process: tensors are small, and tests and demo run processes side by side.
 export OMP_NUM_THREADS := 1
@@ -60,11 +61,11 @@ test-gpu: export HF_HUB_OFFLINE := 1
 test-gpu: $(READY)  ## run the tests that need a CUDA device or the kernels' packages
 	$(RUN) -m pytest -q -m 'gpu or kernels'
 
-check: $(READY)  ## lint, format, types, architecture
+check: $(READY)  ## lint, format, types, architecture, copies, sizes
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
-	$(RUN) -m pytest -q tests/test_architecture.py
+	$(RUN) -m pytest -q tests/test_architecture.py tests/test_duplicates.py tests/test_sizes.py
 
 format: $(READY)  ## apply what `make check` would ask for
 	$(RUN) -m ruff check --fix .

@@ -18,13 +18,13 @@ normaliser.
 from typing import ClassVar
 
 from huggingface_hub.dataclasses import strict
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
+from hf_memory.mixers._linear import LinearMixer, check_linear
 from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
-from hf_memory.models.layers import ShortConvolution, State, join_state, mark_residual_output, split_state
-from hf_memory.models.modeling import MemoryModel, Mixer
+from hf_memory.models.layers import State
+from hf_memory.models.modeling import MemoryModel
 from hf_memory.ops.taylor_attention import taylor_attention
 
 
@@ -56,33 +56,17 @@ class MemoryBasedConfig(MemoryConfig):
         """Check features, convolution and normaliser."""
         if self.feature_dim < 1:
             raise ValueError(f"feature_dim must be at least 1, got {self.feature_dim}")
-        if self.conv_kernel < 0:
-            raise ValueError(f"conv_kernel must be at least 0, got {self.conv_kernel}")
-        if self.normalizer_eps < 0:
-            raise ValueError(f"normalizer_eps must be at least 0, got {self.normalizer_eps}")
+        check_linear(self)
 
 
-class BasedMixer(Mixer):
-    """Multi-head attention with second-order Taylor weights."""
+class BasedMixer(LinearMixer):
+    """Multi-head attention with second-order Taylor weights. The memory's last column is the normaliser."""
 
     def __init__(self, config: MemoryBasedConfig, layer_idx: int):
-        super().__init__(config, layer_idx)
-        width, kernel, features = config.hidden_size, config.conv_kernel, config.num_heads * config.feature_dim
-        self.sizes = (features, features, width)
-        self.qkv_proj = nn.Linear(width, sum(self.sizes), bias=False)
-        self.conv = ShortConvolution(sum(self.sizes), kernel, activation="silu", bias=False) if kernel else None
-        self.gate_proj = nn.Linear(width, width, bias=False) if config.gate else None
-        self.out_proj = mark_residual_output(nn.Linear(width, width, bias=False))
-
-    def initial_state(self, batch_size: int) -> State:
-        """An empty memory, whose last column is the normaliser, and no inputs of the convolution."""
-        size, heads = self.config.feature_dim, self.config.num_heads
-        num_features = 1 + size + (size * (size + 1) // 2 if self.config.symmetric else size**2)
-        columns = self.config.hidden_size // heads + self.config.normalize
-        return {
-            "memory": self.state_tensor(batch_size, heads, num_features, columns),
-            **join_state({"conv": self.conv.initial_state(batch_size) if self.conv else None}),
-        }
+        size, heads = config.feature_dim, config.num_heads
+        num_features = 1 + size + (size * (size + 1) // 2 if config.symmetric else size**2)
+        memory_shape = (heads, num_features, config.hidden_size // heads + config.normalize)
+        super().__init__(config, layer_idx, heads * size, memory_shape)
 
     def forward(
         self,
@@ -93,11 +77,7 @@ class BasedMixer(Mixer):
         return_state: bool = True,
     ) -> tuple[Tensor, State | None]:
         """See :class:`hf_memory.models.layers.StatefulLayer`."""
-        projected, conv_state = self.qkv_proj(hidden_states), None
-        if self.conv is not None:
-            projected, conv_state = self.conv(projected, split_state(state, "conv"), lengths, None, return_state)
-        heads = (self.config.num_heads, -1)
-        query, key, value = (part.unflatten(-1, heads) for part in projected.split(self.sizes, dim=-1))
+        (query, key, value), conv = self.project(hidden_states, state, lengths, return_state)
         output, memory = taylor_attention(
             query,
             key,
@@ -109,15 +89,7 @@ class BasedMixer(Mixer):
             lengths,
             return_state,
         )
-        output = output.flatten(-2)
-        if self.gate_proj is not None:
-            output = output * F.silu(self.gate_proj(hidden_states))
-        output = self.out_proj(output)
-        return output, {"memory": memory, **join_state({"conv": conv_state})} if return_state else None
-
-    def transition_spectrum(self, hidden_states: Tensor) -> Tensor:
-        """Ones: the transition is the identity."""
-        return hidden_states.new_ones(*hidden_states.shape[:2], 2)
+        return self.emit(output, hidden_states), self.join(memory, conv) if return_state else None
 
 
 class MemoryBasedModel(MemoryModel):

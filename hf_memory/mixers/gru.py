@@ -16,13 +16,13 @@ from typing import ClassVar
 
 import torch
 from huggingface_hub.dataclasses import strict
-from torch import Tensor, nn
-from transformers import initialization as init
+from torch import Tensor
 
+from hf_memory.mixers._cells import CellMixer, check_cell_size
 from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
-from hf_memory.models.layers import State, mark_residual_output
-from hf_memory.models.modeling import MemoryModel, Mixer
+from hf_memory.models.layers import State
+from hf_memory.models.modeling import MemoryModel
 from hf_memory.ops.gru import gru, gru_spectrum
 
 
@@ -42,61 +42,28 @@ class MemoryGRUConfig(MemoryConfig):
 
     def validate_gru(self) -> None:
         """Check the width of the cell."""
-        if self.cell_size < 0:
-            raise ValueError(f"cell_size must be at least 1, or 0 for hidden_size, got {self.cell_size}")
+        check_cell_size(self)
 
 
-class GRUMixer(Mixer):
+class GRUMixer(CellMixer):
     """A gated recurrent unit."""
 
-    def __init__(self, config: MemoryGRUConfig, layer_idx: int):
-        super().__init__(config, layer_idx)
-        width, size = config.hidden_size, config.cell_size or config.hidden_size
-        self.size = size
-        self.weight_ih = nn.Parameter(torch.empty(3 * size, width))
-        self.weight_hh = nn.Parameter(torch.empty(3 * size, size))
-        self.bias_ih = nn.Parameter(torch.empty(3 * size))
-        self.bias_hh = nn.Parameter(torch.empty(3 * size))
-        self.out_proj = mark_residual_output(nn.Linear(size, width)) if size != width else None
-        self.reset_parameters()
+    num_blocks = 3
 
-    def reset_parameters(self) -> None:
-        """Uniform in +-1/sqrt(size); the update gate starts with the bias of the config."""
-        bound = self.size**-0.5
-        for weight in (self.weight_ih, self.weight_hh):
-            init.uniform_(weight, -bound, bound)
-        for bias, update in ((self.bias_ih, self.config.update_bias), (self.bias_hh, 0.0)):
-            drawn = torch.empty_like(bias).uniform_(-bound, bound)
-            if self.config.update_bias is not None:
-                drawn[self.size : 2 * self.size] = update
-            init.copy_(bias, drawn)
+    @property
+    def keeping_bias(self) -> float | None:
+        """That of the update gate z."""
+        return self.config.update_bias
 
-    def initial_state(self, batch_size: int) -> State:
-        """Zeros."""
-        return {"hidden": self.state_tensor(batch_size, self.size)}
-
-    def forward(
-        self,
-        hidden_states: Tensor,
-        state: State | None = None,
-        lengths: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        return_state: bool = True,
-    ) -> tuple[Tensor, State | None]:
-        """See :class:`hf_memory.models.layers.StatefulLayer`."""
-        start = None if state is None else state["hidden"]
-        output, hidden = gru(hidden_states, *self._weights(), start, lengths)
-        if self.out_proj is not None:
-            output = self.out_proj(output)
-        return output, {"hidden": hidden} if return_state else None
+    def run(self, hidden_states: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+        """One layer of units."""
+        output, hidden = gru(hidden_states, *self.weights, None if state is None else state["hidden"], lengths)
+        return output, {"hidden": hidden}
 
     @torch.no_grad()
     def transition_spectrum(self, hidden_states: Tensor) -> Tensor:
         """Of the Jacobian of h, by its formula."""
-        return gru_spectrum(hidden_states, *self._weights())
-
-    def _weights(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh
+        return gru_spectrum(hidden_states, *self.weights)
 
 
 class MemoryGRUModel(MemoryModel):

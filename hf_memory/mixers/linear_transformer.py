@@ -15,20 +15,13 @@ normaliser. Deviation: no biases.
 from typing import ClassVar
 
 from huggingface_hub.dataclasses import strict
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
+from hf_memory.mixers._linear import LinearMixer, check_linear
 from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
-from hf_memory.models.layers import (
-    ShortConvolution,
-    State,
-    elu_plus_one,
-    join_state,
-    mark_residual_output,
-    split_state,
-)
-from hf_memory.models.modeling import MemoryModel, Mixer
+from hf_memory.models.layers import State, elu_plus_one
+from hf_memory.models.modeling import MemoryModel
 from hf_memory.ops.linear_attention import linear_attention
 
 
@@ -54,31 +47,15 @@ class MemoryLinearTransformerConfig(MemoryConfig):
 
     def validate_linear_transformer(self) -> None:
         """Check convolution and normaliser."""
-        if self.conv_kernel < 0:
-            raise ValueError(f"conv_kernel must be at least 0, got {self.conv_kernel}")
-        if self.normalizer_eps < 0:
-            raise ValueError(f"normalizer_eps must be at least 0, got {self.normalizer_eps}")
+        check_linear(self)
 
 
-class LinearTransformerMixer(Mixer):
-    """Multi-head linear attention with the features elu + 1."""
+class LinearTransformerMixer(LinearMixer):
+    """Multi-head linear attention with the features elu + 1. The memory's last column is the normaliser."""
 
     def __init__(self, config: MemoryLinearTransformerConfig, layer_idx: int):
-        super().__init__(config, layer_idx)
-        width, kernel = config.hidden_size, config.conv_kernel
-        self.heads = (config.num_heads, width // config.num_heads)
-        self.qkv_proj = nn.Linear(width, 3 * width, bias=False)
-        self.conv = ShortConvolution(3 * width, kernel, activation="silu", bias=False) if kernel else None
-        self.gate_proj = nn.Linear(width, width, bias=False) if config.gate else None
-        self.out_proj = mark_residual_output(nn.Linear(width, width, bias=False))
-
-    def initial_state(self, batch_size: int) -> State:
-        """An empty memory, whose last column is the normaliser, and no inputs of the convolution."""
-        heads, dim = self.heads
-        return {
-            "memory": self.state_tensor(batch_size, heads, dim, dim + self.config.normalize),
-            **join_state({"conv": self.conv.initial_state(batch_size) if self.conv else None}),
-        }
+        dim = config.hidden_size // config.num_heads
+        super().__init__(config, layer_idx, config.hidden_size, (config.num_heads, dim, dim + config.normalize))
 
     def forward(
         self,
@@ -89,10 +66,7 @@ class LinearTransformerMixer(Mixer):
         return_state: bool = True,
     ) -> tuple[Tensor, State | None]:
         """See :class:`hf_memory.models.layers.StatefulLayer`."""
-        projected, conv_state = self.qkv_proj(hidden_states), None
-        if self.conv is not None:
-            projected, conv_state = self.conv(projected, split_state(state, "conv"), lengths, None, return_state)
-        query, key, value = projected.unflatten(-1, (3, *self.heads)).unbind(2)
+        (query, key, value), conv = self.project(hidden_states, state, lengths, return_state)
         output, memory = linear_attention(
             elu_plus_one(query),
             elu_plus_one(key),
@@ -102,15 +76,7 @@ class LinearTransformerMixer(Mixer):
             initial_state=None if state is None else state["memory"],
             lengths=lengths,
         )
-        output = output.flatten(-2)
-        if self.gate_proj is not None:
-            output = output * F.silu(self.gate_proj(hidden_states))
-        output = self.out_proj(output)
-        return output, {"memory": memory, **join_state({"conv": conv_state})} if return_state else None
-
-    def transition_spectrum(self, hidden_states: Tensor) -> Tensor:
-        """Ones: the transition is the identity."""
-        return hidden_states.new_ones(*hidden_states.shape[:2], 2)
+        return self.emit(output, hidden_states), self.join(memory, conv) if return_state else None
 
 
 class MemoryLinearTransformerModel(MemoryModel):

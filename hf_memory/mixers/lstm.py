@@ -16,13 +16,13 @@ from typing import ClassVar
 
 import torch
 from huggingface_hub.dataclasses import strict
-from torch import Tensor, nn
-from transformers import initialization as init
+from torch import Tensor
 
+from hf_memory.mixers._cells import CellMixer, check_cell_size
 from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
-from hf_memory.models.layers import State, mark_residual_output
-from hf_memory.models.modeling import MemoryModel, Mixer
+from hf_memory.models.layers import State
+from hf_memory.models.modeling import MemoryModel
 from hf_memory.ops.lstm import lstm, lstm_spectrum
 
 
@@ -42,62 +42,30 @@ class MemoryLSTMConfig(MemoryConfig):
 
     def validate_lstm(self) -> None:
         """Check the width of the cell."""
-        if self.cell_size < 0:
-            raise ValueError(f"cell_size must be at least 1, or 0 for hidden_size, got {self.cell_size}")
+        check_cell_size(self)
 
 
-class LSTMMixer(Mixer):
+class LSTMMixer(CellMixer):
     """A long short-term memory on torch's own kernels."""
 
-    def __init__(self, config: MemoryLSTMConfig, layer_idx: int):
-        super().__init__(config, layer_idx)
-        width, size = config.hidden_size, config.cell_size or config.hidden_size
-        self.size = size
-        self.weight_ih = nn.Parameter(torch.empty(4 * size, width))
-        self.weight_hh = nn.Parameter(torch.empty(4 * size, size))
-        self.bias_ih = nn.Parameter(torch.empty(4 * size))
-        self.bias_hh = nn.Parameter(torch.empty(4 * size))
-        self.out_proj = mark_residual_output(nn.Linear(size, width)) if size != width else None
-        self.reset_parameters()
+    num_blocks = 4
+    state_names = ("hidden", "cell")
 
-    def reset_parameters(self) -> None:
-        """Uniform in +-1/sqrt(size); the forget gate starts with the bias of the config."""
-        bound = self.size**-0.5
-        for weight in (self.weight_ih, self.weight_hh):
-            init.uniform_(weight, -bound, bound)
-        for bias, forget in ((self.bias_ih, self.config.forget_bias), (self.bias_hh, 0.0)):
-            drawn = torch.empty_like(bias).uniform_(-bound, bound)
-            if self.config.forget_bias is not None:
-                drawn[self.size : 2 * self.size] = forget
-            init.copy_(bias, drawn)
+    @property
+    def keeping_bias(self) -> float | None:
+        """That of the forget gate f."""
+        return self.config.forget_bias
 
-    def initial_state(self, batch_size: int) -> State:
-        """Zeros for outputs and cells."""
-        return {name: self.state_tensor(batch_size, self.size) for name in ("hidden", "cell")}
-
-    def forward(
-        self,
-        hidden_states: Tensor,
-        state: State | None = None,
-        lengths: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        return_state: bool = True,
-    ) -> tuple[Tensor, State | None]:
-        """See :class:`hf_memory.models.layers.StatefulLayer`."""
+    def run(self, hidden_states: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
+        """One layer of cells."""
         start = None if state is None else (state["hidden"], state["cell"])
-        # Without a state to return, padding may run on: outputs before it are the same.
-        output, (hidden, cell) = lstm(hidden_states, *self._weights(), start, lengths if return_state else None)
-        if self.out_proj is not None:
-            output = self.out_proj(output)
-        return output, {"hidden": hidden, "cell": cell} if return_state else None
+        output, (hidden, cell) = lstm(hidden_states, *self.weights, start, lengths)
+        return output, {"hidden": hidden, "cell": cell}
 
     @torch.no_grad()
     def transition_spectrum(self, hidden_states: Tensor) -> Tensor:
         """Of the Jacobian of (h, c), by its formula."""
-        return lstm_spectrum(hidden_states, *self._weights())
-
-    def _weights(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh
+        return lstm_spectrum(hidden_states, *self.weights)
 
 
 class MemoryLSTMModel(MemoryModel):

@@ -18,6 +18,7 @@ import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 
+from hf_memory.mixers._cells import check_cell_size
 from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
 from hf_memory.models.layers import State, mark_residual_output
@@ -41,8 +42,7 @@ class MemoryQLSTMConfig(MemoryConfig):
 
     def validate_qlstm(self) -> None:
         """Check the width of the cell."""
-        if self.cell_size < 0:
-            raise ValueError(f"cell_size must be at least 1, or 0 for hidden_size, got {self.cell_size}")
+        check_cell_size(self)
 
 
 class QLSTMMixer(Mixer):

@@ -1,6 +1,7 @@
 """The container that carries the states of all layers between calls, as transformers' generation expects it."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from transformers import Cache
@@ -151,3 +152,15 @@ class MemoryCache(Cache):
 
     def _counted_leaves(self) -> Iterator[torch.Tensor]:
         return (leaf for state in self.states for leaf in state.values() if leaf.is_floating_point())
+
+
+def one_cache(*caches: Any) -> MemoryCache | None:
+    """The one cache that was given, under whichever name; a ``ValueError`` for two, or for one of another class."""
+    given = [cache for cache in caches if cache is not None]
+    if len(given) > 1:
+        raise ValueError("give the state once: as cache, past_key_values or cache_params")
+    if given and not isinstance(given[0], MemoryCache):
+        raise ValueError(
+            f"cache must be a MemoryCache, as `outputs.cache` of this model is; got {type(given[0]).__name__}"
+        )
+    return given[0] if given else None

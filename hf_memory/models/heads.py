@@ -12,10 +12,10 @@ from transformers.generation import utils as generation_utils
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
-from hf_memory.models.cache import MemoryCache
+from hf_memory.models.cache import MemoryCache, one_cache
 from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.layers import State
-from hf_memory.models.modeling import MemoryModel, MemoryPreTrainedModel, one_cache
+from hf_memory.models.modeling import MemoryModel, MemoryPreTrainedModel
 from hf_memory.ops.backends.dispatch import in_function_transform
 from hf_memory.ops.linear_cross_entropy import linear_cross_entropy, takes
 
@@ -112,21 +112,16 @@ class MemoryHeadModel(MemoryPreTrainedModel):
             **kwargs,
         )
         hidden = outputs.last_hidden_state
-        result = MemoryHeadOutput(cache=outputs.cache, hidden_states=outputs.hidden_states, states=outputs.states)
+        carried = {name: getattr(outputs, name) for name in ("cache", "hidden_states", "states")}
+        loss = token_loss = predictions = None
         if labels is not None:
-            result.loss, result.token_loss, result.predictions = self._loss(hidden, labels, num_items_in_batch)
+            loss, token_loss, predictions = self._loss(hidden, labels, num_items_in_batch)
         elif not return_logits:
-            result.predictions = self._predict(hidden)
+            predictions = self._predict(hidden)
         if return_logits:
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-            return MemoryHeadOutput(
-                loss=result.loss,
-                logits=self.head(hidden[:, kept]),
-                cache=result.cache,
-                hidden_states=result.hidden_states,
-                states=result.states,
-            )
-        return result
+            return MemoryHeadOutput(loss=loss, logits=self.head(hidden[:, kept]), **carried)
+        return MemoryHeadOutput(loss=loss, predictions=predictions, token_loss=token_loss, **carried)
 
     def _loss(self, hidden, labels, num_items_in_batch):
         targets = F.pad(labels[:, self.shift :], (0, self.shift), value=IGNORE_INDEX).to(hidden.device)

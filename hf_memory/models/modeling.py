@@ -17,7 +17,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import ModelOutput, logging
 from transformers.utils.generic import can_return_tuple
 
-from hf_memory.models.cache import MemoryCache
+from hf_memory.models.cache import MemoryCache, one_cache
 from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.layers import (
     MLP,
@@ -401,18 +401,6 @@ class MemoryModel(MemoryPreTrainedModel):
 
 def _columns(cache: MemoryCache | None) -> int:
     return 0 if cache is None else cache.num_columns
-
-
-def one_cache(*caches: Any) -> MemoryCache | None:
-    """The one cache that was given, under whichever name; a ``ValueError`` for two, or for one of another class."""
-    given = [cache for cache in caches if cache is not None]
-    if len(given) > 1:
-        raise ValueError("give the state once: as cache, past_key_values or cache_params")
-    if given and not isinstance(given[0], MemoryCache):
-        raise ValueError(
-            f"cache must be a MemoryCache, as `outputs.cache` of this model is; got {type(given[0]).__name__}"
-        )
-    return given[0] if given else None
 
 
 def _check_kwargs(kwargs: dict[str, Any]) -> None:

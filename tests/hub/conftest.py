@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.hub.server import Hub, running_hub
+from tests.hub.server import running_hub
+from tests.hub.store import Hub
 
 
 @pytest.fixture(scope="module")

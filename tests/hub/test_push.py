@@ -9,7 +9,7 @@ import yaml
 from huggingface_hub import ModelCard
 
 from tests.hub.clients import environment, run
-from tests.hub.server import Hub
+from tests.hub.store import Hub
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.hub.clients import ROOT, environment, run
-from tests.hub.server import Hub
+from tests.hub.store import Hub
 
 README = ROOT / "README.md"
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.hub.clients import environment, run
-from tests.hub.server import Hub
+from tests.hub.store import Hub
 
 MESSAGES = {
     "unknown": r"unknown has the unknown model_type 'memory_grv' \(known: memory_rnn, ",

@@ -45,6 +45,24 @@ def assert_laws(model, length=9) -> None:
         close(after[row], alone[0, -2:])
 
 
+def assert_equals_definition(mixer, definition, inputs: Tensor) -> None:
+    """Outputs and the gradients of all parameters are those of ``definition(mixer, inputs)``, in float64."""
+    weights, parameters = torch.randn_like(inputs), list(mixer.parameters())
+    outputs, expected = mixer(inputs)[0], definition(mixer, inputs)
+    torch.testing.assert_close(outputs, expected, rtol=1e-10, atol=1e-11)
+    ours = torch.autograd.grad((outputs * weights).sum(), parameters)
+    theirs = torch.autograd.grad((expected * weights).sum(), parameters)
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+def assert_adds_up(mixer, inputs: Tensor) -> None:
+    """The memory before a step (1, 1, D) moves that after it one to one, and the spectrum is 1."""
+    memory = torch.rand_like(mixer.initial_state(1)["memory"])
+    jacobian = jacrev(lambda flat: mixer(inputs, {"memory": flat.view_as(memory)})[1]["memory"].flatten())
+    assert torch.equal(jacobian(memory.flatten()), torch.eye(memory.numel(), dtype=torch.float64))
+    assert torch.equal(mixer.transition_spectrum(inputs), torch.ones(1, 1, 2, dtype=torch.float64))
+
+
 def assert_spectrum(mixer, hidden_states: Tensor, encode=None, decode=None) -> None:
     """``transition_spectrum`` holds the real parts of the eigenvalues of every step's Jacobian.
 

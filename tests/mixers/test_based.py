@@ -5,6 +5,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 
 from hf_memory.mixers.based import MemoryBasedConfig, MemoryBasedModel
+from tests.mixers.option_checks import assert_adds_up, assert_equals_definition
 
 
 def _mixer(**fields):
@@ -38,14 +39,7 @@ def _quadratic(mixer, inputs):
 def test_outputs_and_gradients_equal_quadratic_attention(fields):
     mixer = _mixer(**fields)
     inputs = torch.randn(2, 140, 8, dtype=torch.float64)
-    weights = torch.randn_like(inputs)
-    parameters = list(mixer.parameters())
-    outputs, expected = mixer(inputs)[0], _quadratic(mixer, inputs)
-    torch.testing.assert_close(outputs, expected, rtol=1e-10, atol=1e-11)
-    ours = torch.autograd.grad((outputs * weights).sum(), parameters)
-    theirs = torch.autograd.grad((expected * weights).sum(), parameters)
-    for left, right in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-9)
+    assert_equals_definition(mixer, _quadratic, inputs)
 
 
 def test_the_convolution_comes_before_the_split_into_heads():
@@ -74,14 +68,7 @@ def test_state_size_counts_features_normaliser_and_convolution(fields, size):
 
 
 def test_the_spectrum_is_one_since_the_state_only_adds_up():
-    mixer = _mixer()
-    inputs = torch.randn(1, 1, 8, dtype=torch.float64)
-    jacobian = torch.autograd.functional.jacobian(
-        lambda memory: mixer(inputs, {"memory": memory.view(1, 2, 10, 5)})[1]["memory"].flatten(),
-        torch.rand(100, dtype=torch.float64),
-    )
-    assert torch.equal(jacobian, torch.eye(100, dtype=torch.float64))
-    assert torch.equal(mixer.transition_spectrum(inputs), torch.ones(1, 1, 2, dtype=torch.float64))
+    assert_adds_up(_mixer(), torch.randn(1, 1, 8, dtype=torch.float64))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from huggingface_hub.errors import StrictDataclassError
 from torch.nn import functional as F
 
 from hf_memory.mixers.linear_transformer import MemoryLinearTransformerConfig, MemoryLinearTransformerModel
+from tests.mixers.option_checks import assert_adds_up, assert_equals_definition
 
 
 def _mixer(**fields):
@@ -41,14 +42,7 @@ def _quadratic(mixer, inputs):
 def test_outputs_and_gradients_equal_quadratic_attention(fields):
     mixer = _mixer(**fields)
     inputs = torch.randn(2, 70, 8, dtype=torch.float64)
-    weights = torch.randn_like(inputs)
-    parameters = list(mixer.parameters())
-    outputs, expected = mixer(inputs)[0], _quadratic(mixer, inputs)
-    torch.testing.assert_close(outputs, expected, rtol=1e-10, atol=1e-11)
-    ours = torch.autograd.grad((outputs * weights).sum(), parameters)
-    theirs = torch.autograd.grad((expected * weights).sum(), parameters)
-    for left, right in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-9)
+    assert_equals_definition(mixer, _quadratic, inputs)
 
 
 def test_the_normaliser_makes_outputs_averages_of_the_values():
@@ -71,14 +65,7 @@ def test_state_size_counts_memory_normaliser_and_convolution(fields, size):
 
 
 def test_the_spectrum_is_one_since_the_state_only_adds_up():
-    mixer = _mixer()
-    inputs = torch.randn(1, 1, 8, dtype=torch.float64)
-    jacobian = torch.autograd.functional.jacobian(
-        lambda memory: mixer(inputs, {"memory": memory.view(1, 2, 4, 5)})[1]["memory"].flatten(),
-        torch.rand(40, dtype=torch.float64),
-    )
-    assert torch.equal(jacobian, torch.eye(40, dtype=torch.float64))
-    assert torch.equal(mixer.transition_spectrum(inputs), torch.ones(1, 1, 2, dtype=torch.float64))
+    assert_adds_up(_mixer(), torch.randn(1, 1, 8, dtype=torch.float64))
 
 
 @pytest.mark.parametrize(

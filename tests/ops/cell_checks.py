@@ -9,6 +9,15 @@ from torch.func import grad, jacrev, vmap
 Cell = Callable[..., tuple[Tensor, Tensor | tuple[Tensor, ...]]]
 
 
+def draw(blocks: int, time: int = 5, batch: int = 4, width: int = 3, size: int = 6, num_leaves: int = 1, **options):
+    """Inputs and weights of a cell with the layout of torch, and a state of so many tensors; float64 unless told."""
+    options = {"dtype": torch.float64, **options}
+    rows = blocks * size
+    shapes = [(batch, time, width), (rows, width), (rows, size), (rows,), (rows,)]
+    inputs = [0.7 * torch.randn(shape, **options) for shape in shapes]
+    return inputs, [torch.randn(batch, size, **options) for _ in range(num_leaves)]
+
+
 def leaves(state: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
     return (state,) if isinstance(state, Tensor) else tuple(state)
 

@@ -79,24 +79,9 @@ def _sizes(x: Tensor, A: Tensor) -> tuple[tuple[int, int], dict[str, int]]:
 
 @triton.jit
 def _scan(
-    x,
-    dt,
-    A,
-    B,
-    C,
-    initial,
-    y,
-    final,
-    starts,
-    steps,
-    width,
-    scale,
-    offset,
-    size,
-    BLOCK: tl.constexpr,
-    STATES: tl.constexpr,
-    CHANNELS: tl.constexpr,
-):
+    x, dt, A, B, C, initial, y, final, starts, steps, width, scale, offset, size,
+    BLOCK: tl.constexpr, STATES: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     d = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     n = tl.arange(0, STATES)
@@ -141,30 +126,9 @@ def _scan(
 
 @triton.jit
 def _gradient(
-    x,
-    dt,
-    A,
-    B,
-    C,
-    starts,
-    grad_y,
-    grad_state,
-    grad_x,
-    grad_dt,
-    grad_A,
-    grad_B,
-    grad_C,
-    grad_initial,
-    scratch,
-    steps,
-    width,
-    scale,
-    offset,
-    size,
-    BLOCK: tl.constexpr,
-    STATES: tl.constexpr,
-    CHANNELS: tl.constexpr,
-):
+    x, dt, A, B, C, starts, grad_y, grad_state, grad_x, grad_dt, grad_A, grad_B, grad_C, grad_initial, scratch,
+    steps, width, scale, offset, size, BLOCK: tl.constexpr, STATES: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     chunk = tl.program_id(1).to(tl.int64)
     d = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
