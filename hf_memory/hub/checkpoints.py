@@ -21,14 +21,14 @@ from hf_memory.data.tokenizers import task_tokenizer
 from hf_memory.data.values import from_json
 from hf_memory.experiments.provenance import RUN_FILE, weights_digest
 from hf_memory.experiments.results import Row, read_definition, read_rows
-from hf_memory.experiments.summary import curves, studies
 from hf_memory.experiments.training import ARGUMENTS_NAME
 from hf_memory.hub.client import CARD, check_repo_id, make_repo, read_card, upload
-from hf_memory.hub.model_card import FIGURES, model_card
+from hf_memory.hub.model_card import model_card
 from hf_memory.hub.remote_code import export_remote_code
 from hf_memory.hub.results import eval_results_yaml, rows_of_weights, training_command
+from hf_memory.hub.sections import FIGURES
 from hf_memory.mixers.auto import HEADS, model_class, model_keys
-from hf_memory.reports.plotting import save_figures
+from hf_memory.reports.length_plots import save_figures
 from hf_memory.storage import write_text
 from hf_memory.tasks import make_task
 from hf_memory.tasks.base import Task
@@ -218,7 +218,7 @@ def _prepare(
     rows, commands = _read_results(results, model)
     own = rows_of_weights(rows, weights_digest(folder))
     _write_tokenizer(folder, task, own)
-    save_figures([row for study in studies(own) if curves(study) for row in study], folder / FIGURES)
+    save_figures(own, folder / FIGURES)
     if text := eval_results_yaml(own):
         write_text(folder / EVAL_RESULTS, text)
     card = {
@@ -243,7 +243,7 @@ def _carry(source: Path, model: PreTrainedModel, folder: Path) -> str:
     for path in sorted(source.iterdir()):
         if path.is_file() and any(fnmatch.fnmatch(path.name, pattern) for pattern in (*_CARRIED, *_TOKENIZER)):
             shutil.copyfile(path, folder / path.name)
-    return (source / CARD).read_text(encoding="utf-8") if (source / CARD).is_file() else ""
+    return (source / CARD).read_text(encoding="utf-8-sig") if (source / CARD).is_file() else ""
 
 
 def _read_results(results: Results, model: PreTrainedModel) -> tuple[list[Row], dict[str, str]]:
