@@ -270,5 +270,5 @@ def _draw_levels(axes: Axes, study: Study, results: Sequence[Result], split: str
             equal.setdefault(value, []).append(words(name))
     for value, names in equal.items():
         axes.axhline(value, **BASELINE)
-        place = {"xycoords": ("axes fraction", "data"), "va": "bottom"}
-        axes.annotate(", ".join(names), (0.99, value), **place, **BASELINE_NAME)
+        text, corner = ", ".join(names), ("axes fraction", "data")
+        axes.annotate(text, (0.99, value), xycoords=corner, va="bottom", **BASELINE_NAME)
