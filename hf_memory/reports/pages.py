@@ -1,7 +1,7 @@
 """Pages as single files: templates, CSS and scripts are put together here, and pictures lie within the page.
 
-The templates lie in ``templates/``: ``base.html`` is the frame of every page, a name without an address of its own is
-a part that pages share.
+Of the templates in ``templates/``, ``base.html`` is the frame of every page, ``report.html`` and ``study_page.html``
+are pages, and the others are parts of these.
 """
 
 import base64
