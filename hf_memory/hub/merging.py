@@ -26,8 +26,8 @@ def open_card(text: str) -> RepoCard:
     Raises:
         ValueError: The metadata are not readable.
     """
-    if not REGEX_YAML_BLOCK.search(text):  # which is no fault: the reader would warn of it
-        text = f"---\n\n---\n{text}"
+    if not REGEX_YAML_BLOCK.search(text):  # which is no fault, but the reader would warn of it
+        text = f"---\n{{}}\n---\n{text}"
     try:
         return RepoCard(text)
     except (yaml.YAMLError, ValueError, TypeError) as error:
