@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hf_memory.reports.study_tables import to_markdown, verdict_table
+from hf_memory.reports.study_tables import verdict_table
+from hf_memory.reports.tables import to_markdown
 from hf_memory.studies.judging import judge_study
 from hf_memory.studies.outcomes import find_records, read_study
 from hf_memory.studies.plans import make_settings, search_cells

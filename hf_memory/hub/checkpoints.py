@@ -6,7 +6,6 @@ was. Weights are safetensors, arguments are JSON; no pickle is ever uploaded. A 
 
 import dataclasses
 import fnmatch
-import json
 import os
 import shutil
 import tempfile
@@ -21,14 +20,14 @@ from hf_memory.data.tokenizers import task_tokenizer
 from hf_memory.data.values import from_json
 from hf_memory.experiments.provenance import RUN_FILE, weights_digest
 from hf_memory.experiments.results import Row, read_definition, read_rows
-from hf_memory.experiments.summary import curves, studies
 from hf_memory.experiments.training import ARGUMENTS_NAME
 from hf_memory.hub.client import CARD, check_repo_id, make_repo, read_card, upload
-from hf_memory.hub.model_card import FIGURES, model_card
+from hf_memory.hub.loading import load_checkpoint
+from hf_memory.hub.model_card import model_card
 from hf_memory.hub.remote_code import export_remote_code
 from hf_memory.hub.results import eval_results_yaml, rows_of_weights, training_command
-from hf_memory.mixers.auto import HEADS, model_class, model_keys
-from hf_memory.reports.plotting import save_figures
+from hf_memory.hub.sections import FIGURES
+from hf_memory.reports.length_plots import save_figures
 from hf_memory.storage import write_text
 from hf_memory.tasks import make_task
 from hf_memory.tasks.base import Task
@@ -37,7 +36,6 @@ EVAL_RESULTS = ".eval_results/hf_memory.yaml"
 
 _CARRIED = ("*.safetensors", "model.safetensors.index.json", "generation_config.json", ARGUMENTS_NAME, RUN_FILE)
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
-_PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 # What an earlier push may have left and this one need not replace: shards, code, figures and results of other weights.
 _OUTDATED = (
     "model*.safetensors",
@@ -158,42 +156,6 @@ def push(
         )
 
 
-def load_checkpoint(folder: str | os.PathLike[str], *, allow_pickle: bool = False) -> PreTrainedModel:
-    """Load a local checkpoint with the class that its config names, and refuse one that is not whole.
-
-    Raises:
-        ValueError: There is no config or there are no weights; the mixer or the class is unknown; a tensor is missing
-            or in excess, those of the head included; the weights are a pickle and ``allow_pickle`` is False.
-    """
-    folder = Path(folder)
-    if not (folder / "config.json").is_file():
-        raise ValueError(f"checkpoint: {folder} has no config.json; give a folder that save_pretrained wrote")
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    key = str(config.get("model_type")).removeprefix("memory_")
-    if key not in model_keys() or config["model_type"] == key:
-        known = ", ".join(f"memory_{key}" for key in model_keys())
-        raise ValueError(
-            f"checkpoint: {folder} has the unknown model_type {config.get('model_type')!r} (known: {known})"
-        )
-    name = (config.get("architectures") or ["none"])[0]
-    classes = {cls.__name__: cls for cls in (model_class(key, head) for head in HEADS)}
-    if name not in classes:
-        raise ValueError(
-            f"checkpoint: architectures in config.json must name one of {', '.join(classes)}, got {name!r}"
-        )
-    is_safe = any(folder.glob("*.safetensors"))
-    if not is_safe and not allow_pickle:
-        pickles = [path.name for pattern in _PICKLES for path in sorted(folder.glob(pattern))]
-        what = f"its weights are a pickle ({', '.join(pickles)}), which can run code when it is read" if pickles else ""
-        advice = "; allow it where you trust its origin, and safetensors are pushed" if pickles else ""
-        raise ValueError(f"checkpoint: {folder} has no safetensors; {what or 'it holds no weights'}{advice}")
-    model, info = classes[name].from_pretrained(folder, use_safetensors=is_safe, output_loading_info=True)
-    for kind in ("missing_keys", "unexpected_keys"):
-        if info[kind]:
-            raise ValueError(f"checkpoint: {folder} has {kind.replace('_', ' ')}: {', '.join(sorted(info[kind]))}")
-    return model.eval()
-
-
 def _prepare(
     source: Source,
     folder: Path,
@@ -218,7 +180,7 @@ def _prepare(
     rows, commands = _read_results(results, model)
     own = rows_of_weights(rows, weights_digest(folder))
     _write_tokenizer(folder, task, own)
-    save_figures([row for study in studies(own) if curves(study) for row in study], folder / FIGURES)
+    save_figures(own, folder / FIGURES)
     if text := eval_results_yaml(own):
         write_text(folder / EVAL_RESULTS, text)
     card = {
@@ -243,7 +205,7 @@ def _carry(source: Path, model: PreTrainedModel, folder: Path) -> str:
     for path in sorted(source.iterdir()):
         if path.is_file() and any(fnmatch.fnmatch(path.name, pattern) for pattern in (*_CARRIED, *_TOKENIZER)):
             shutil.copyfile(path, folder / path.name)
-    return (source / CARD).read_text(encoding="utf-8") if (source / CARD).is_file() else ""
+    return (source / CARD).read_text(encoding="utf-8-sig") if (source / CARD).is_file() else ""
 
 
 def _read_results(results: Results, model: PreTrainedModel) -> tuple[list[Row], dict[str, str]]:

@@ -98,7 +98,7 @@ def read_card(api: HfApi, repo_id: str, repo_type: str, revision: str | None) ->
             path = api.hf_hub_download(repo_id, CARD, repo_type=repo_type, revision=revision, force_download=True)
         except RemoteEntryNotFoundError:
             return None
-    return Path(path).read_text(encoding="utf-8")
+    return Path(path).read_text(encoding="utf-8-sig")  # some editors begin a file with a mark of its encoding
 
 
 def local_checkpoint(

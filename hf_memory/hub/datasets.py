@@ -10,18 +10,17 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import yaml
-from huggingface_hub import CommitInfo, HfApi
+from huggingface_hub import CommitInfo, DatasetCard, DatasetCardData, HfApi
 
 from hf_memory.data.benchmark import BENCHMARK, benchmark_yaml
 from hf_memory.data.parquet import Configurations, config_names, export
 from hf_memory.data.specification import Specification, specify
 from hf_memory.experiments.results import Row, read_definition, read_rows, recover_rows
-from hf_memory.experiments.summary import curves, studies
 from hf_memory.hub.client import CARD, MAIN, HubError, check_repo_id, explained, make_repo, read_card, upload
-from hf_memory.hub.model_card import FIGURES, merge_card, results_section
+from hf_memory.hub.merging import merge_card
 from hf_memory.hub.results import rows_from_table, rows_table
-from hf_memory.reports.plotting import save_figures
+from hf_memory.hub.sections import FIGURES, results_section
+from hf_memory.reports.length_plots import save_figures
 from hf_memory.storage import encode, write_text
 from hf_memory.tasks import task_class
 
@@ -65,7 +64,7 @@ def push_dataset(
         folder = export(task, temporary, configs, num_proc=num_proc, **overrides)
         write_text(folder / BENCHMARK, benchmark_yaml(_published(task, configs, overrides)))
         repo_id = make_repo(api, repo_id, "dataset", revision=revision, private=private)
-        _merge_card(api, repo_id, revision, folder, (folder / CARD).read_text(encoding="utf-8"))
+        _merge_card(api, repo_id, revision, folder, DatasetCard.load(folder / CARD))
         commit = upload(
             api, folder, repo_id, "dataset", title=f"{task} {version}", revision=revision, outdated=["*.parquet"]
         )
@@ -105,7 +104,7 @@ def push_results(
         files = sorted(Path(results).glob("*.jsonl")) if Path(results).is_dir() else [Path(results)]
         cells = [{"cell": file.stem, "definition": json.dumps(encode(read_definition(file)))} for file in files]
         pq.write_table(pa.Table.from_pylist(cells), folder / CELLS)
-        save_figures([row for study in studies(rows) if curves(study) for row in study], folder / FIGURES)
+        save_figures(rows, folder / FIGURES)
         repo_id = make_repo(api, repo_id, "dataset", revision=revision, private=private)
         _merge_card(api, repo_id, revision, folder, _results_card(repo_id, rows))
         title = commit_message or f"{len(rows)} rows of {len(files)} runs"
@@ -153,21 +152,21 @@ def _published(task: str, configs: Configurations | None, overrides: Mapping[str
     return {name: specify(task, **{"preset": names[0], **keywords, **overrides}) for name, keywords in given.items()}
 
 
-def _merge_card(api: HfApi, repo_id: str, revision: str | None, folder: Path, own: str) -> None:
+def _merge_card(api: HfApi, repo_id: str, revision: str | None, folder: Path, own: DatasetCard) -> None:
     """Write a dataset's card, merged with the one that is there."""
     write_text(folder / CARD, merge_card(read_card(api, repo_id, "dataset", revision) or "", own))
 
 
-def _results_card(repo_id: str, rows: Sequence[Row]) -> str:
+def _results_card(repo_id: str, rows: Sequence[Row]) -> DatasetCard:
     """The card of a results dataset."""
     tasks, cells = sorted({row.task for row in rows}), {row.cell for row in rows}
     configs = [{"config_name": "rows", "data_files": ROWS, "default": True}]
     configs += [{"config_name": "cells", "data_files": CELLS}]
-    front = yaml.safe_dump({"tags": ["hf_memory", "results", *tasks], "configs": configs}, sort_keys=False)
+    data = DatasetCardData(tags=["hf_memory", "results", *tasks], configs=configs)
     text = (
         f"# {repo_id.split('/')[-1]}\n\n{len(rows)} result rows of {len(cells)} runs on {', '.join(tasks)}. The "
         "configuration `rows` has one line for each evaluation of a model on a split; `cells` holds what defines each "
         "run.\n\n"
         f'```python\nfrom hf_memory.hub.datasets import load_results\n\nrows = load_results("{repo_id}")\n```\n\n'
     )
-    return f"---\n{front}---\n{text}{results_section(rows)}\n"
+    return DatasetCard(f"---\n{data.to_yaml()}\n---\n{text}{results_section(rows)}\n")

@@ -16,8 +16,10 @@ from hf_memory.data.specification import changed_knobs, length_bounds, specify
 from hf_memory.experiments.results import Row
 from hf_memory.experiments.summary import title
 from hf_memory.experiments.training import training_arguments
+from hf_memory.hub.merging import OWN_ARGUMENT
 from hf_memory.mixers.auto import mixer_config
 from hf_memory.models.configuration import MemoryConfig
+from hf_memory.reports.formats import words
 from hf_memory.storage import encode
 from hf_memory.tasks import make_task, task_class
 
@@ -59,7 +61,7 @@ def model_index_results(rows: Sequence[Row], task_type: str) -> list[EvalResult]
         for name, measured in row.metrics.items():
             if not math.isfinite(measured.value):
                 continue
-            about = {"weights_sha256": row.weights_sha256, "targets": measured.denominator}
+            about = {OWN_ARGUMENT: row.weights_sha256, "targets": measured.denominator}
             if measured.chance is not None and math.isfinite(measured.chance):
                 about["chance"] = measured.chance
             found.append(
@@ -72,7 +74,7 @@ def model_index_results(rows: Sequence[Row], task_type: str) -> list[EvalResult]
                     dataset_split=row.split,
                     dataset_args={"length": row.length, "data_version": row.data_version},
                     metric_type=name,
-                    metric_name=name.replace("_", " "),
+                    metric_name=words(name),
                     metric_value=measured.value,
                     metric_args=about,
                 )

@@ -12,7 +12,7 @@ from hf_memory.data.tensors import TensorRows
 from hf_memory.experiments.evaluation import predict
 from hf_memory.models.modeling import MemoryPreTrainedModel
 from hf_memory.names import check_names
-from hf_memory.reports.plotting import PALETTE
+from hf_memory.reports.styles import LEGEND, PALETTE, TRAINED
 from hf_memory.tasks._intervals import MISSED, exact_intervals, find_intervals, is_double, offset_errors
 from hf_memory.tasks.base import IGNORE_INDEX
 from hf_memory.tasks.interval_counting import IntervalCounting
@@ -48,7 +48,7 @@ def plot_outputs(model: MemoryPreTrainedModel, specification: Specification, spl
         _draw_row(axes, name, task, columns)
     panels[-1].set_xlabel("step")
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False, fontsize=8.5)
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), **LEGEND)
     return figure
 
 
@@ -63,7 +63,7 @@ def _draw_row(axes: Axes, name: str, task: Any, columns: Mapping[str, np.ndarray
     signal = ids[chosen, : len(steps)]
     # The last step has no successor to foretell.
     output = np.where(labels[chosen] != IGNORE_INDEX, outputs[chosen], np.nan)[: len(steps)]
-    axes.fill_between(steps, signal, step="mid", color="#d9d9d9", linewidth=0, label="input")
+    axes.fill_between(steps, signal, step="mid", label="input", **TRAINED)
     axes.axhline(0.5, color="black", linestyle=":", linewidth=1.0)
     axes.plot(steps, output, color=PALETTE[0], linewidth=1.2, label="output, the next input foretold")
     shown = (intervals.row == chosen) & (intervals.end < len(steps))

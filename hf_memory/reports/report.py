@@ -3,62 +3,18 @@
 Every number on the page is read from result rows.
 """
 
-import base64
-import csv
 import dataclasses
-import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
-
-import jinja2
 
 from hf_memory.experiments.metrics import extrapolation_length
 from hf_memory.experiments.results import SWEEP_ENDING, Row, recover_rows
 from hf_memory.experiments.summary import best_learning_rate, check_comparable, curves, reference_levels, studies, title
-from hf_memory.reports.plotting import figure_name, plot_length_curves, png
-from hf_memory.storage import write_bytes, write_text
-
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{{ heading }}</title>
-<style>
-body { font: 15px/1.5 system-ui, sans-serif; color: #1a1a1a; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; }
-table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; }
-th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid #ddd; }
-th:first-child, td:first-child { text-align: left; } thead th { border-bottom: 2px solid #444; }
-tr.level td { color: #666; font-style: italic; } td.trained, th.trained { background: #eee; }
-img { max-width: 100%; height: auto; } .wide { overflow-x: auto; } .note { color: #555; font-size: .9rem; }
-.problem { background: #fdecea; border-left: 4px solid #b3261e; padding: .5rem 1rem; }
-</style>
-</head>
-<body>
-<h1>{{ heading }}</h1>
-{% for problem in problems %}<p class="problem">{{ problem }}</p>
-{% endfor %}
-{% for study in sections %}
-<h2>{{ study.title }}</h2>
-<p class="note">{{ study.note }} Lengths seen in training are shaded.</p>
-<div class="wide"><table>
-<thead><tr><th>mixer</th>{% for name in study.columns %}<th>{{ name }}</th>{% endfor %}
-{% for length in study.lengths %}<th class="{{ study.shades[length] }}">{{ length }}</th>{% endfor %}
-</tr></thead>
-<tbody>
-{% for line in study.lines %}<tr{% if line.level %} class="level"{% endif %}><td>{{ line.name }}</td>
-{% for cell in line.facts %}<td>{{ cell }}</td>{% endfor %}
-{% for length, cell in line.cells %}<td class="{{ study.shades[length] }}">{{ cell }}</td>{% endfor %}
-</tr>
-{% endfor %}</tbody>
-</table></div>
-<img alt="{{ study.alt }}" src="data:image/png;base64,{{ study.image }}">
-{% endfor %}
-<p class="note">{{ footer }}</p>
-</body>
-</html>
-"""
+from hf_memory.reports.formats import UNKNOWN, rate, share, span, spread, words
+from hf_memory.reports.length_plots import figure_name, plot_length_curves
+from hf_memory.reports.pages import picture, write_single_page
+from hf_memory.reports.plotting import png
+from hf_memory.reports.tables import to_csv
 
 Reader = Callable[[str], tuple[list[Row], list[str]]]
 """Finds rows, and says what could not be read."""
@@ -99,24 +55,18 @@ def length_table(rows: Sequence[Row], metric: str | None = None) -> tuple[list[i
         lines.append(Line(arm, _facts(own, metric), cells, level=False))
     levels: dict[tuple[tuple[int, str], ...], list[str]] = {}
     for name, by_length in reference_levels(rows, metric).items():
-        cells = tuple((length, f"{by_length[length]:.3f}" if length in by_length else "") for length in lengths)
-        levels.setdefault(cells, []).append(name.replace("_", " "))
+        cells = tuple((length, share(by_length[length]) if length in by_length else "") for length in lengths)
+        levels.setdefault(cells, []).append(words(name))
     for cells, names in levels.items():
         lines.append(Line(", ".join(names), ("",) * len(FACTS), cells, level=True))
     return lengths, lines
 
 
-def spread(values: Sequence[float]) -> str:
-    """Mean of the values, with their range where there are several."""
-    mean = sum(values) / len(values)
-    return f"{mean:.3f}" if len(values) == 1 else f"{mean:.3f} ({min(values):.3f}, {max(values):.3f})"
-
-
 def _facts(rows: Sequence[Row], metric: str | None) -> tuple[str, ...]:
     """What is known of an arm besides its values, in the order of :data:`FACTS`."""
     rates = {row.learning_rate for row in rows}
-    rate = best_learning_rate(rows, metric).learning_rate if len(rates) > 1 else rows[0].learning_rate
-    chosen = [row for row in rows if row.learning_rate == rate]
+    best = best_learning_rate(rows, metric).learning_rate if len(rates) > 1 else rows[0].learning_rate
+    chosen = [row for row in rows if row.learning_rate == best]
     tried = {value for row in chosen for value in row.learning_rate_grid} | rates
     of_grid = f" (best of {len(tried)})" if len(tried) > 1 else ""
     seconds = {row.cell: row.train_seconds for row in chosen}
@@ -124,30 +74,20 @@ def _facts(rows: Sequence[Row], metric: str | None) -> tuple[str, ...]:
     return (
         str(extrapolation_length({length: point.values for length, point in points.items()})),
         str(len({row.seed for row in chosen})),
-        _range([row.parameters for row in chosen]),
-        _range([row.state_bytes for row in chosen if row.split.startswith("test_")]),
-        "unknown" if rate is None else f"{rate:.3g}{of_grid}",
-        _range([row.steps for row in chosen]),
-        _range([None if value is None else round(value) for value in seconds.values()]),
+        span([row.parameters for row in chosen]),
+        span([row.state_bytes for row in chosen if row.split.startswith("test_")]),
+        rate(best) if best is None else f"{rate(best)}{of_grid}",
+        span([row.steps for row in chosen]),
+        span([None if value is None else round(value) for value in seconds.values()]),
     )
-
-
-def _range(values: Sequence[int | None]) -> str:
-    known = [value for value in values if value is not None]
-    if not known:
-        return "unknown"
-    low, high = min(known), max(known)
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def note(rows: Sequence[Row], metric: str | None = None) -> str:
     """A sentence that says what the values of a study are."""
-    row = rows[0]
-    targets = sorted({found.measured(metric).denominator for found in rows if found.split.startswith("test_")})
-    counts = f"{targets[0]:,}" if targets[:1] == targets[-1:] else f"{targets[0]:,} to {targets[-1]:,}"
-    name = (metric or row.headline).replace("_", " ")
-    rules = ", ".join(sorted({found.stop_rule or "unknown" for found in rows}))
-    schedules = ", ".join(sorted({found.schedule or "unknown" for found in rows}))
+    row, name = rows[0], words(metric or rows[0].headline)
+    counts = span(round(found.measured(metric).denominator) for found in rows if found.split.startswith("test_"))
+    rules = ", ".join(sorted({found.stop_rule or UNKNOWN for found in rows}))
+    schedules = ", ".join(sorted({found.schedule or UNKNOWN for found in rows}))
     return (
         f"{name} on {counts} targets per test length; data version {row.data_version}; training stopped: {rules}; "
         f"schedule: {schedules}."
@@ -157,15 +97,14 @@ def note(rows: Sequence[Row], metric: str | None = None) -> str:
 def study_csv(rows: Sequence[Row], metric: str | None = None) -> str:
     """The numbers behind a study's figure as CSV: one line per arm, length and seed."""
     check_comparable(rows)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("arm", "mixer", "length", "seed", "learning_rate", "value", "targets", "chance", "cell"))
+    lines = []
     for row in sorted(rows, key=lambda row: (row.arm, row.length, row.cell)):
         if row.split.startswith("test_"):
             found = row.measured(metric)
-            writer.writerow((row.arm, row.mixer, row.length, row.seed, row.learning_rate, found.value,
-                             found.denominator, found.chance, row.cell))  # fmt: skip
-    return text.getvalue()
+            named = (row.arm, row.mixer, row.length, row.seed, row.learning_rate)
+            lines.append((*named, found.value, found.denominator, found.chance, row.cell))
+    head = ("arm", "mixer", "length", "seed", "learning_rate", "value", "targets", "chance", "cell")
+    return to_csv(head, lines)
 
 
 def write_report(
@@ -202,7 +141,6 @@ def write_report(
 
 def write_page(rows: Sequence[Row], out: str | Path, heading: str, problems: Sequence[str] = ()) -> Path:
     """Write the page of :func:`write_report` from rows at hand."""
-    out = Path(out)
     sections, files = [], {}
     for study in studies(rows):
         image = png(plot_length_curves(study))
@@ -217,19 +155,6 @@ def write_page(rows: Sequence[Row], out: str | Path, heading: str, problems: Seq
             "lengths": lengths,
             "shades": {length: "trained" if low <= length <= high else "unseen" for length in lengths},
             "lines": lines,
-            "alt": f"{study[0].headline} against test length",
-            "image": base64.b64encode(image).decode(),
+            "figure": picture(image, f"{study[0].headline} against test length"),
         })  # fmt: skip
-    template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(_PAGE)
-    page = template.render(heading=heading, problems=problems, sections=sections, footer=_footer(rows))
-    # Everything was computed before the first file is written, so that an error leaves nothing half-made.
-    for name, content in files.items():
-        write_bytes(out / name, content)
-    return write_text(out / "index.html", page)
-
-
-def _footer(rows: Sequence[Row]) -> str:
-    """Where the numbers come from."""
-    versions = sorted({f"{name} {version}" for row in rows for name, version in row.versions.items()})
-    devices = sorted({f"{row.device}, backend {row.backend}" for row in rows})
-    return f"{len(rows)} rows of {len({row.cell for row in rows})} runs on {'; '.join(devices)}. {', '.join(versions)}."
+    return write_single_page(out, "report.html", files, rows, heading=heading, problems=problems, sections=sections)

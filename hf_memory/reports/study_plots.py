@@ -8,23 +8,18 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hf_memory.experiments.mechanisms import MEASURES
 from hf_memory.experiments.results import Row
 from hf_memory.experiments.summary import studies as split_studies
-from hf_memory.reports.plotting import plot_length_curves
-from hf_memory.reports.study_axes import (
-    arm_label,
-    by_task,
-    canvas,
-    draw_levels,
-    draw_line,
-    drawing_name,
-    finish,
-    styles_of,
-    to_csv,
-)
+from hf_memory.reports.formats import words
+from hf_memory.reports.length_plots import plot_length_curves
+from hf_memory.reports.plotting import canvas, draw_curve, finish
+from hf_memory.reports.study_axes import arm_label, by_task, drawing_name, home_split
+from hf_memory.reports.styles import BASELINE, BASELINE_NAME, CHANCE, FRONTIER, GUIDE, PLATEAU, Style, arm_styles
+from hf_memory.reports.tables import to_csv
 from hf_memory.studies.outcomes import Result, Study
 from hf_memory.studies.statistics import FOUR_POINTS
 from hf_memory.studies.watched import as_diverged
@@ -114,14 +109,13 @@ def rate_drawing(study: Study, group: str, results: Sequence[Result]) -> Drawing
         for result in own:
             value = result.value("validation", metric)
             values.setdefault(result.cell.learning_rate, []).append(value)
-            table.append(
-                (label, result.cell.learning_rate, result.cell.seed, value, result.has_diverged, result.digest)
-            )
-        draw_line(axes, label, values, styles_of(study)[own[0].arm])
+            cell = result.cell
+            table.append((label, cell.learning_rate, cell.seed, value, result.has_diverged, result.digest))
+        draw_curve(axes, label, values, _styles(study)[own[0].arm])
     for rate in FOUR_POINTS:
-        axes.axvline(rate, color="#b0b0b0", linewidth=0.8, linestyle=(0, (2, 3)), zorder=0)
+        axes.axvline(rate, **GUIDE)
     axes.set_xscale("log")
-    draw_levels(axes, study, searched, "validation")
+    _draw_levels(axes, study, searched, "validation")
     finish(
         axes, "peak learning rate (dashed: the four points of Arora et al., 2024)", metric, group or study.recipe.title
     )
@@ -144,18 +138,18 @@ def state_drawing(study: Study, group: str, results: Sequence[Result]) -> Drawin
     for label in dict.fromkeys(label for _, label, _, _ in points):
         own = [(size, result, row) for size, name, result, row in points if name == label]
         values: dict[float, list[float]] = {own[0][0]: [result.value(row.split, metric) for _, result, row in own]}
-        draw_line(axes, label, values, styles_of(study)[own[0][1].arm])
+        draw_curve(axes, label, values, _styles(study)[own[0][1].arm])
         means.append((own[0][0], statistics.fmean(values[own[0][0]])))
         table += [
             (label, size, result.cell.seed, result.value(row.split, metric), result.digest) for size, result, row in own
         ]
     frontier = frontier_of(means)
-    axes.step(*zip(*frontier, strict=True), where="post", color="#777777", linewidth=1, label="frontier", zorder=1)
+    axes.step(*zip(*frontier, strict=True), where="post", **FRONTIER)
     axes.set_xscale("log", base=2)
     # Ticks stand at powers of two: sizes that lie between two of them would have one tick or none.
     low, high = (math.log2(edge(size for size, *_ in points)) for edge in (min, max))
     axes.set_xlim(2 ** (math.floor(low) - 0.1), 2 ** (math.ceil(high) + 0.1))
-    draw_levels(axes, study, results, points[0][3].split)
+    _draw_levels(axes, study, results, points[0][3].split)
     finish(axes, "bytes of state per sequence", metric, group or study.recipe.title)
     return Drawing(
         drawing_name(study, group, "state"),
@@ -197,9 +191,9 @@ def size_drawing(study: Study, group: str, results: Sequence[Result]) -> Drawing
     if not curves:
         return None
     for curve, values in curves.items():
-        draw_line(axes, curve, values, styles_of(study)[arms[curve]])
+        draw_curve(axes, curve, values, _styles(study)[arms[curve]])
     axes.set_xscale("log", base=2)
-    draw_levels(axes, study, results, "validation")
+    _draw_levels(axes, study, results, "validation")
     finish(axes, axis, metric, group or study.recipe.title)
     header = ("arm", axis, "depth", "parameters_non_embedding", "seed", "value", "cell")
     caption = f"Against {axis}, one line for each arm and depth."
@@ -222,30 +216,23 @@ def _training_drawing(study: Study, group: str, chosen: Sequence[Result], split:
         curve, label = result.curve(split, metric), arm_label(result.cell.place)
         if not curve:
             continue
-        style = styles_of(study)[result.arm]
+        style = _styles(study)[result.arm]
         axes.plot(*zip(*curve, strict=True), color=style.colour, linestyle=style.dash, linewidth=1.2, alpha=0.85,
                   label=None if label in seen else label)  # fmt: skip
         seen.add(label)
         table += [(label, result.cell.seed, step, value, result.digest) for step, value in curve]
     is_headline = metric == study.recipe.metric_name
     if study.recipe.plateau is not None and is_headline:
-        axes.axhline(study.recipe.plateau, color="#b3261e", linewidth=0.9, linestyle=(0, (4, 2)), label="plateau")
+        axes.axhline(study.recipe.plateau, **PLATEAU)
     axes.set_xscale("log")
-    draw_levels(axes, study, chosen, split, metric)
+    _draw_levels(axes, study, chosen, split, metric)
     finish(axes, "steps", f"{metric} on {split}", group or study.recipe.title)
     return Drawing(
         drawing_name(study, group, f"training-{split}" if is_headline else f"training-{split}-{metric}"),
-        f"{metric.replace('_', ' ')} over training on {split}, one line for each seed at the chosen rate.",
+        f"{words(metric)} over training on {split}, one line for each seed at the chosen rate.",
         figure,
         to_csv(("arm", "seed", "steps", "value", "cell"), table),
     )
-
-
-def home_split(result: Result) -> str:
-    """The test split at the training length where there is one, else ``validation``."""
-    first = next(iter(result.rows.values()))
-    name = f"test_{first.train_length[1]}"
-    return name if name in result.rows else "validation"
 
 
 def _headline(study: Study, results: Sequence[Result]) -> list[tuple[str, Result, Row]]:
@@ -263,3 +250,26 @@ def _by_curve(results: Sequence[Result]) -> dict[str, list[Result]]:
     for result in results:
         curves.setdefault(arm_label(result.cell.place), []).append(result)
     return curves
+
+
+def _styles(study: Study) -> dict[str, Style]:
+    """Style by arm: the mixer's, varied for its later arms."""
+    return arm_styles((name, arm["mixer"]) for name, arm in study.recipe.arms.items())
+
+
+def _draw_levels(axes: Axes, study: Study, results: Sequence[Result], split: str, metric: str | None = None) -> None:
+    """Draw the chance level and the baselines of a split, for the recipe's metric or another one."""
+    row, metric = next((r.rows[split] for r in results if split in r.rows), None), metric or study.recipe.metric_name
+    if row is None or metric not in row.metrics:
+        return
+    measured = row.measured(metric)
+    if measured.chance is not None and math.isfinite(measured.chance):
+        axes.axhline(measured.chance, **CHANCE)
+    equal: dict[float, list[str]] = {}
+    for name, value in measured.baselines.items():
+        if math.isfinite(value) and value != measured.chance:
+            equal.setdefault(value, []).append(words(name))
+    for value, names in equal.items():
+        axes.axhline(value, **BASELINE)
+        text, corner = ", ".join(names), ("axes fraction", "data")
+        axes.annotate(text, (0.99, value), xycoords=corner, va="bottom", **BASELINE_NAME)

@@ -1,12 +1,13 @@
 """Tables of a sweep: verdicts, places of the grid, ticks and runs. Texts, with the numbers by which they sort."""
 
-import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hf_memory.experiments.metrics import extrapolation_length
-from hf_memory.reports.study_axes import label_of
-from hf_memory.reports.study_plots import home_split
+from hf_memory.reports.formats import brackets, by_seed, count, fine_share, percent, rate, share, spread, words
+from hf_memory.reports.study_axes import home_split, label_of
+from hf_memory.reports.tables import PageTable, TableCell, TableLine
 from hf_memory.studies.judging import Judgement
 from hf_memory.studies.outcomes import Result, Study
 from hf_memory.studies.plans import search_place
@@ -16,50 +17,17 @@ from hf_memory.studies.verdicts import LOOKS, chance_of_verdicts, exact_interval
 TICK = 0.9
 """Level above which a run passes in the table of ticks, and a length counts as reached."""
 
+PLACE_FACTS = (
+    *("learning rate", "seeds", "parameters per block", "parameters of blocks", "state bytes", "seconds"),
+    "mean of seeds' bests",
+)
+"""Columns beside the values of a place."""
 
-@dataclasses.dataclass(frozen=True)
-class TableCell:
-    """A text, the number by which it is sorted, and its class."""
-
-    text: str
-    key: float | None = None
-    kind: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class TableLine:
-    """A line of a table; a level is a chance level or a baseline."""
-
-    cells: tuple[TableCell, ...]
-    level: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class PageTable:
-    """A table of the page."""
-
-    id: str
-    title: str
-    note: str
-    columns: tuple[str, ...]
-    lines: tuple[TableLine, ...]
-    filter: bool = True
-
-
-def to_markdown(table: PageTable) -> str:
-    """A table with its title and note, as Markdown. Columns without any text are left out."""
-    kept = [i for i in range(len(table.columns)) if any(line.cells[i].text for line in table.lines)]
-
-    def line(texts: Sequence[str]) -> str:
-        words = (" ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|") for text in texts)
-        return f"| {' | '.join(words)} |"
-
-    if not table.lines:
-        return "\n".join([f"### {table.title}", "", "None.", ""])
-
-    rows = [line([one.cells[i].text for i in kept]) for one in table.lines]
-    head = line([table.columns[i] for i in kept])
-    return "\n".join([f"### {table.title}", "", table.note, "", head, "|---" * len(kept) + "|", *rows, ""])
+RUN_FACTS = (
+    *("stage", "learning rate", "seed", "outcome", "steps", "tokens", "seconds", "clip", "groups", "stop rule"),
+    *("evaluations", "on plateau"),
+)
+"""Columns beside the values of a run."""
 
 
 def verdict_table(judgements: Sequence[Judgement], name: str) -> PageTable:
@@ -74,8 +42,8 @@ def verdict_table(judgements: Sequence[Judgement], name: str) -> PageTable:
                     TableCell(expectation.claim, kind="text"),
                     TableCell(expectation.published, kind="text"),
                     TableCell(judgement.verdict, kind=kind),
-                    TableCell(_numbers(list(judgement.left.values()))),
-                    TableCell(_numbers(list(judgement.right.values()))),
+                    TableCell(by_seed(judgement.left.values())),
+                    TableCell(by_seed(judgement.right.values())),
                     TableCell(judgement.reason, kind="text"),
                     TableCell(expectation.text, kind="text"),
                     TableCell(expectation.because, kind="text"),
@@ -98,51 +66,51 @@ def place_tables(study: Study, name: str) -> list[PageTable]:
     """One table for the chosen rates, one for the fixed one, and one of ticks for several test lengths."""
     tables = [_place_table(study, f"{name}-chosen", "At the chosen learning rates", "chosen")]
     if study.recipe.fixed_learning_rate is not None and len(study.recipe.learning_rates) > 1:
-        title = f"With learning rate {study.recipe.fixed_learning_rate:g} for all"
+        title = f"With learning rate {rate(study.recipe.fixed_learning_rate)} for all"
         tables.append(_place_table(study, f"{name}-fixed", title, "fixed"))
     others = (tick_table(study, f"{name}-ticks"), tries_table(study, f"{name}-tries"))
     return [*tables, *(table for table in others if table is not None)]
 
 
-def _place_table(study: Study, name: str, title: str, rate: str) -> PageTable:
-    metric, axes = study.recipe.metric_name, tuple(study.recipe.grid)
-    splits = list(dict.fromkeys(split for result in study.results for split in result.rows))
+def _place_table(study: Study, name: str, title: str, choose: str) -> PageTable:
+    metric, axes, splits = study.recipe.metric_name, tuple(study.recipe.grid), _splits(study)
     lines = []
     for place in study.places():
-        results = [result for result in study.at_rate(place, rate) or [] if result.is_known]
-        if not results:
-            continue
-        choice = study.choice(place)
-        first = next((row for result in results for row in result.rows.values()), None)
-        tried = len(choice.curve) if choice and rate == "chosen" else 1
-        edge = ", on the edge" if choice and choice.on_edge and rate == "chosen" else ""
-        lines.append(
-            TableLine(
-                (
-                    TableCell(str(place["arm"])),
-                    *(TableCell(str(place[axis])) for axis in axes),
-                    TableCell(
-                        f"{results[0].cell.learning_rate:.3g} (best of {tried}{edge})", results[0].cell.learning_rate
-                    ),
-                    TableCell(str(len(results))),
-                    _number(first.parameters_per_block if first else None),
-                    _number(first.parameters_non_embedding if first else None),
-                    _number(next((r.rows[home_split(r)].state_bytes for r in results if r.rows), None)),
-                    _number(_mean_seconds(results)),
-                    TableCell("" if choice is None else f"{choice.best_per_seed:.3f}"),
-                    *(_spread([r.value(s, metric) for r in results if _has(r, s)]) for s in splits),
-                )
-            )
-        )
-    columns = (
-        "arm", *axes, "learning rate", "seeds", "parameters per block", "parameters of blocks", "state bytes",
-        "seconds", "mean of seeds' bests", *splits,
-    )  # fmt: skip
+        results = [result for result in study.at_rate(place, choose) or [] if result.is_known]
+        if results:
+            values = (_spread([r.value(s, metric) for r in results if _has(r, s)]) for s in splits)
+            named = (TableCell(str(place[axis])) for axis in ("arm", *axes))
+            lines.append(TableLine((*named, *_place_facts(study, place, results, choose), *values)))
+    columns = ("arm", *axes, *PLACE_FACTS, *splits)
     note = (
-        f"{metric.replace('_', ' ')}: mean over seeds, smallest and largest in brackets. State bytes are those at the "
+        f"{words(metric)}: mean over seeds, smallest and largest in brackets. State bytes are those at the "
         "training length. Chance levels and baselines stand below."
     )
     return PageTable(name, title, note, columns, (*lines, *_level_lines(study, splits, len(axes))))
+
+
+def _splits(study: Study) -> list[str]:
+    """The splits on which something was measured, in the order of the rows."""
+    return list(dict.fromkeys(split for result in study.results for split in result.rows))
+
+
+def _place_facts(
+    study: Study, place: Mapping[str, Any], results: Sequence[Result], choose: str
+) -> tuple[TableCell, ...]:
+    """What is known of a place besides its values, in the order of :data:`PLACE_FACTS`."""
+    choice, used = study.choice(place), results[0].cell.learning_rate
+    searched = choice if choose == "chosen" else None
+    edge = ", on the edge" if searched and searched.on_edge else ""
+    first = next((row for result in results for row in result.rows.values()), None)
+    return (
+        TableCell(f"{rate(used)} (best of {len(searched.curve) if searched else 1}{edge})", used),
+        TableCell(str(len(results))),
+        _number(first.parameters_per_block if first else None),
+        _number(first.parameters_non_embedding if first else None),
+        _number(next((r.rows[home_split(r)].state_bytes for r in results if r.rows), None)),
+        _number(_mean_seconds(results)),
+        TableCell("" if choice is None else share(choice.best_per_seed)),
+    )
 
 
 def _has(result: Result, split: str) -> bool:
@@ -161,13 +129,13 @@ def _level_lines(study: Study, splits: Sequence[str], axes: int) -> list[TableLi
             levels = {"chance": measured.chance, **measured.baselines}
             for name, value in levels.items():
                 if value is not None and math.isfinite(value):
-                    found.setdefault((data, name.replace("_", " ")), {})[split] = value
+                    found.setdefault((data, words(name)), {})[split] = value
     position = list(study.recipe.grid).index("config") if "config" in study.recipe.grid else None
     lines = []
     for (data, name), values in found.items():
         place = [TableCell(data if index == position else "") for index in range(axes)]
-        facts = [TableCell("")] * 7
-        cells = [TableCell(f"{values[split]:.3f}" if split in values else "") for split in splits]
+        facts = [TableCell("")] * len(PLACE_FACTS)
+        cells = [TableCell(share(values[split]) if split in values else "") for split in splits]
         lines.append(TableLine((TableCell(name), *place, *facts, *cells), level=True))
     return lines
 
@@ -212,7 +180,7 @@ def tries_table(study: Study, name: str) -> PageTable | None:
         choice = study.choice(place)
         if choice is None or search_place(study.recipe, place) != place:
             continue
-        found = [TableCell(f"{value:.3f}", value) for value in best_of_n(list(choice.curve.values()))]
+        found = [TableCell(share(value), value) for value in best_of_n(list(choice.curve.values()))]
         lines.append(TableLine((TableCell(label_of(place)), *found)))
     note = "Expected best on validation of so many rates drawn from the grid, from the mean over seeds of each rate."
     columns = ("arm", *(f"best of {count}" for count in range(1, len(rates) + 1)))
@@ -226,49 +194,43 @@ def _tick(values: Sequence[float], length: int, first: Sequence[float], first_le
     passed, total = seeds_that_pass(values, TICK)
     low, high = exact_interval(passed, total)
     mark = "✓" if sum(values) / total > TICK else "✗"
-    text = f"{mark} {passed}/{total} ({low:.2f}, {high:.2f})"
+    text = f"{mark} {passed}/{total} {brackets(low, high, digits=2)}"
     mean, start = sum(values) / total, sum(first) / len(first)
     if whole:
-        text += f", {mean ** (1 / length):.4f} a step, independent {start ** (length / first_length):.3f}"
+        text += f", {fine_share(mean ** (1 / length))} a step, independent {share(start ** (length / first_length))}"
     return TableCell(text, mean)
 
 
 def cell_table(study: Study, name: str) -> PageTable:
     """Every run with its outcome, evaluations and cost."""
-    metric, axes = study.recipe.metric_name, tuple(study.recipe.grid)
-    splits = list(dict.fromkeys(split for result in study.results for split in result.rows))
+    metric, axes, splits = study.recipe.metric_name, tuple(study.recipe.grid), _splits(study)
     lines = []
     for result in study.results:
-        row = next(iter(result.rows.values()), None)
-        outcome = result.error or ("diverged" if result.has_diverged else "finished" if row else "missing")
-        training = result.cell.training
-        lines.append(
-            TableLine(
-                (
-                    TableCell(result.arm),
-                    *(TableCell(str(result.cell.place[axis])) for axis in axes),
-                    TableCell(result.cell.stage),
-                    TableCell(f"{result.cell.learning_rate:g}"),
-                    TableCell(str(result.cell.seed)),
-                    TableCell(outcome, kind="text"),
-                    _number(row.steps if row else None),
-                    _number(row.tokens if row else None),
-                    _number(row.train_seconds if row else None),
-                    TableCell(f"{training['clip']:g}"),
-                    TableCell(str(training["optim_groups"])),
-                    TableCell(row.stop_rule or "" if row else "", kind="text"),
-                    TableCell(str(result.cell.evaluate["points"])),
-                    _plateau(study, result),
-                    *(_run_value(result, split, metric) for split in splits),
-                    TableCell(result.digest),
-                )
-            )
-        )
-    columns = (
-        "arm", *axes, "stage", "learning rate", "seed", "outcome", "steps", "tokens", "seconds", "clip", "groups",
-        "stop rule", "evaluations", "on plateau", *splits, "cell",
-    )  # fmt: skip
-    return PageTable(name, "All runs", f"{metric.replace('_', ' ')} of each run.", columns, tuple(lines))
+        named = (TableCell(result.arm), *(TableCell(str(result.cell.place[axis])) for axis in axes))
+        values = (_run_value(result, split, metric) for split in splits)
+        lines.append(TableLine((*named, *_run_facts(study, result), *values, TableCell(result.digest))))
+    columns = ("arm", *axes, *RUN_FACTS, *splits, "cell")
+    return PageTable(name, "All runs", f"{words(metric)} of each run.", columns, tuple(lines))
+
+
+def _run_facts(study: Study, result: Result) -> tuple[TableCell, ...]:
+    """What is known of a run besides its values, in the order of :data:`RUN_FACTS`."""
+    row, training = next(iter(result.rows.values()), None), result.cell.training
+    outcome = result.error or ("diverged" if result.has_diverged else "finished" if row else "missing")
+    return (
+        TableCell(result.cell.stage),
+        TableCell(rate(result.cell.learning_rate)),
+        TableCell(str(result.cell.seed)),
+        TableCell(outcome, kind="text"),
+        _number(row.steps if row else None),
+        _number(row.tokens if row else None),
+        _number(row.train_seconds if row else None),
+        TableCell(f"{training['clip']:g}"),
+        TableCell(str(training["optim_groups"])),
+        TableCell(row.stop_rule or "" if row else "", kind="text"),
+        TableCell(str(result.cell.evaluate["points"])),
+        _plateau(study, result),
+    )
 
 
 def _plateau(study: Study, result: Result) -> TableCell:
@@ -276,8 +238,8 @@ def _plateau(study: Study, result: Result) -> TableCell:
     level, curve = study.recipe.plateau, result.curve("validation", study.recipe.metric_name)
     if level is None or not curve:
         return TableCell("")
-    share = plateau(curve, level)
-    return TableCell(f"{share:.0%}", share)
+    part = plateau(curve, level)
+    return TableCell(percent(part), part)
 
 
 def _run_value(result: Result, split: str, metric: str) -> TableCell:
@@ -286,10 +248,10 @@ def _run_value(result: Result, split: str, metric: str) -> TableCell:
         return TableCell("")
     value = result.value(split, metric)
     if result.has_diverged or "sequence" not in metric:
-        return TableCell(f"{value:.4f}", value)
+        return TableCell(fine_share(value), value)
     measured = result.rows[split].measured(metric)
     low, high = exact_interval(round(measured.numerator), round(measured.denominator))
-    return TableCell(f"{value:.4f} ({low:.3f}, {high:.3f})", value)
+    return TableCell(f"{fine_share(value)} {brackets(low, high)}", value)
 
 
 def _mean_seconds(results: Sequence[Result]) -> float | None:
@@ -300,17 +262,8 @@ def _mean_seconds(results: Sequence[Result]) -> float | None:
 
 
 def _number(value: float | None) -> TableCell:
-    return TableCell("") if value is None else TableCell(f"{value:,.0f}", float(value))
+    return TableCell("") if value is None else TableCell(count(value), float(value))
 
 
 def _spread(values: Sequence[float]) -> TableCell:
-    """Mean of the values, with their range where there are several."""
-    if not values:
-        return TableCell("")
-    mean = sum(values) / len(values)
-    text = f"{mean:.3f}" if len(values) == 1 else f"{mean:.3f} ({min(values):.3f}, {max(values):.3f})"
-    return TableCell(text, mean)
-
-
-def _numbers(values: Sequence[float]) -> str:
-    return ", ".join(f"{value:.3g}" if math.isfinite(value) else "never" if value > 0 else "none" for value in values)
+    return TableCell(spread(values), sum(values) / len(values)) if values else TableCell("")

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from hf_memory.reports.report import write_report
-from tests.reports.test_study_page import VALUES, recipe_of, stored
+from tests.reports.study_examples import VALUES, recipe_of, stored
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 

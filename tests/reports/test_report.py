@@ -2,63 +2,16 @@
 
 import base64
 import csv
-import html.parser
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 
-from hf_memory.experiments.metrics import MetricValue
-from hf_memory.experiments.results import Row, write_cell
-from hf_memory.reports.report import FACTS, length_table, spread, write_page, write_report
-from hf_memory.storage import digest
-
-LENGTHS = (32, 64, 128)
-
-
-def make_rows(mixer: str, values: tuple[float, ...], seed: int = 0, **changes) -> tuple[dict, list[Row]]:
-    """Definition and rows of one cell, with one value per length of ``LENGTHS``."""
-    definition = {"mixer": mixer, "seed": seed} | {name: str(value) for name, value in changes.items()}
-    common = {
-        "cell": digest(definition), "arm": mixer, "mixer": mixer, "config_digest": "c0", "task": "bit_parity",
-        "task_knobs": {}, "data_version": "1.0.0+numpy2.3", "train_length": (32, 32), "seed": seed, "data_seed": 0,
-        "learning_rate": 1e-3, "learning_rate_grid": (1e-3,), "schedule": "cosine", "optim_groups": "documented",
-        "stop_rule": "200 steps", "steps": 200, "tokens": 409600, "parameters": 12345, "parameters_non_embedding": 900,
-        "parameters_per_block": 450, "headline": "token_accuracy", "train_seconds": 2.5, "eval_seconds": 0.5,
-        "device": "cpu", "backend": "torch", "versions": {"torch": "2.13"}, "weights_sha256": "ab" * 32,
-    }  # fmt: skip
-    rows = [
-        Row(**common | {
-            "split": f"test_{length}", "length": length, "state_numbers": 8 * length, "state_bytes": 32 * length,
-            "metrics": {"token_accuracy": MetricValue(value, value * 400, 400, 0.5, {"all_zero": 0.45})},
-        } | changes)
-        for length, value in zip(LENGTHS, values, strict=True)
-    ]  # fmt: skip
-    return definition, rows
-
-
-class Page(html.parser.HTMLParser):
-    """Collects table rows, and every address that the page refers to."""
-
-    def __init__(self, text: str):
-        super().__init__()
-        self.rows, self.addresses, self._cell = [], [], None
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.addresses += [value for name, value in attrs if name in ("src", "href")]
-        if tag == "tr":
-            self.rows.append([])
-        if tag in ("td", "th"):
-            self._cell = ""
-
-    def handle_data(self, data):
-        if self._cell is not None:
-            self._cell += data
-
-    def handle_endtag(self, tag):
-        if tag in ("td", "th"):
-            self.rows[-1].append(self._cell)
-            self._cell = None
+from hf_memory.experiments.results import write_cell
+from hf_memory.reports.report import FACTS, length_table, note, write_page, write_report
+from tests.reports.rows import LENGTHS, Page, make_row, make_rows
 
 
 def test_table_holds_means_ranges_levels_and_facts():
@@ -79,11 +32,6 @@ def test_table_holds_means_ranges_levels_and_facts():
 def test_table_says_how_many_learning_rates_were_tried():
     _, rows = make_rows("lstm", (1.0, 0.9, 0.8), learning_rate_grid=(1e-4, 1e-3, 1e-2))
     assert length_table(rows)[1][0].facts[4] == "0.001 (best of 3)"
-
-
-def test_spread_of_one_value_has_no_range():
-    assert spread([0.12345]) == "0.123"
-    assert spread([0.0, 1.0]) == "0.500 (0.000, 1.000)"
 
 
 def test_page_stands_alone_and_shows_the_rows(tmp_path):
@@ -129,3 +77,20 @@ def test_mixed_data_versions_leave_no_page(tmp_path):
     with pytest.raises(ValueError, match="data_version of bit_parity must be one"):
         write_page(rows, tmp_path / "report", "Mixed")
     assert not (tmp_path / "report").exists()
+
+
+def test_the_note_says_what_is_counted_and_how_it_was_trained():
+    assert note([make_row(), make_row(length=64)]) == (
+        "token accuracy on 400 targets per test length; data version 1.0.0+numpy2.3; training stopped: 200 steps; "
+        "schedule: cosine."
+    )
+
+
+def test_pages_of_rows_need_no_models(tmp_path):
+    write_cell(tmp_path / "rows", *make_rows("lstm", (1.0, 0.99, 0.98)))
+    code = "import sys\nsys.modules.update(dict.fromkeys(['torch', 'transformers', 'datasets', 'huggingface_hub']))\n"
+    code += "from hf_memory.reports.report import write_report\nprint(write_report('rows', 'page').is_file())"
+    command = [sys.executable, "-W", "error", "-c", code]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
+                             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})  # fmt: skip
+    assert (process.returncode, process.stdout) == (0, "True\n"), process.stderr

@@ -1,0 +1,52 @@
+"""Local checkpoints: the class that a config names, with weights that are whole and no pickle."""
+
+import json
+import os
+from pathlib import Path
+
+from transformers import PreTrainedModel
+
+from hf_memory.mixers.auto import HEADS, model_class, model_keys
+
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
+
+
+def load_checkpoint(folder: str | os.PathLike[str], *, allow_pickle: bool = False) -> PreTrainedModel:
+    """Load a local checkpoint with the class that its config names, and refuse one that is not whole.
+
+    Raises:
+        ValueError: There is no config or there are no weights; the mixer or the class is unknown; a tensor is missing
+            or in excess, those of the head included; the weights are a pickle and ``allow_pickle`` is False.
+    """
+    folder = Path(folder)
+    cls, is_safe = _named_class(folder), any(folder.glob("*.safetensors"))
+    if not is_safe and not allow_pickle:
+        pickles = [path.name for pattern in _PICKLES for path in sorted(folder.glob(pattern))]
+        what = f"its weights are a pickle ({', '.join(pickles)}), which can run code when it is read" if pickles else ""
+        advice = "; allow it where you trust its origin, and safetensors are pushed" if pickles else ""
+        raise ValueError(f"checkpoint: {folder} has no safetensors; {what or 'it holds no weights'}{advice}")
+    model, info = cls.from_pretrained(folder, use_safetensors=is_safe, output_loading_info=True)
+    for kind in ("missing_keys", "unexpected_keys"):
+        if info[kind]:
+            raise ValueError(f"checkpoint: {folder} has {kind.replace('_', ' ')}: {', '.join(sorted(info[kind]))}")
+    return model.eval()
+
+
+def _named_class(folder: Path) -> type[PreTrainedModel]:
+    """The class that a checkpoint's config names."""
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"checkpoint: {folder} has no config.json; give a folder that save_pretrained wrote")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    key = str(config.get("model_type")).removeprefix("memory_")
+    if key not in model_keys() or config["model_type"] == key:
+        known = ", ".join(f"memory_{key}" for key in model_keys())
+        raise ValueError(
+            f"checkpoint: {folder} has the unknown model_type {config.get('model_type')!r} (known: {known})"
+        )
+    name = (config.get("architectures") or ["none"])[0]
+    classes = {cls.__name__: cls for cls in (model_class(key, head) for head in HEADS)}
+    if name not in classes:
+        raise ValueError(
+            f"checkpoint: architectures in config.json must name one of {', '.join(classes)}, got {name!r}"
+        )
+    return classes[name]

@@ -1,0 +1,75 @@
+"""Tables as texts: of a page, as Markdown, and as CSV."""
+
+import csv
+import dataclasses
+import io
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class TableCell:
+    """A text, the number by which it is sorted, and its class."""
+
+    text: str
+    key: float | None = None
+    kind: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class TableLine:
+    """A line of a table; a level is a chance level or a baseline."""
+
+    cells: tuple[TableCell, ...]
+    level: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class PageTable:
+    """A table of the page."""
+
+    id: str
+    title: str
+    note: str
+    columns: tuple[str, ...]
+    lines: tuple[TableLine, ...]
+    filter: bool = True
+
+    def texts(self) -> list[list[str]]:
+        """The texts of all lines."""
+        return [[cell.text for cell in line.cells] for line in self.lines]
+
+
+def to_markdown(table: PageTable) -> str:
+    """A table with its title and note, as Markdown. Columns without any text are left out."""
+    if not table.lines:
+        return "\n".join([f"### {table.title}", "", "None.", ""])
+    texts = table.texts()
+    kept = [i for i in range(len(table.columns)) if any(line[i] for line in texts)]
+    own = markdown_table([table.columns[i] for i in kept], [[line[i] for i in kept] for line in texts])
+    return "\n".join([f"### {table.title}", "", table.note, "", own, ""])
+
+
+def markdown_table(head: Sequence[Any], lines: Iterable[Sequence[Any]]) -> str:
+    r"""A head and lines as a Markdown table, without a line break at its end.
+
+    >>> print(markdown_table(["mixer", 32], [["lstm|wide", "0.960"]]))
+    | mixer | 32 |
+    |---|---|
+    | lstm\|wide | 0.960 |
+    """
+
+    def line(values: Sequence[Any]) -> str:
+        texts = (" ".join(str(value).split()).replace("\\", "\\\\").replace("|", "\\|") for value in values)
+        return f"| {' | '.join(texts)} |"
+
+    return "\n".join([line(head), "|---" * len(head) + "|", *map(line, lines)])
+
+
+def to_csv(head: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
+    """A head and lines as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows(lines)
+    return text.getvalue()

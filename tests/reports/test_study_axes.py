@@ -1,0 +1,26 @@
+"""Places of a grid in words."""
+
+from hf_memory.reports.study_axes import arm_label, by_task, drawing_name, home_split, label_of
+from tests.reports.study_examples import VALUES, recipe_of
+from tests.studies.sweep_examples import made_up
+
+PLACE = {"arm": "gru", "config": "iid_32", "width": 8, "data.num_pairs": 4}
+
+
+def test_places_are_named_by_all_axes_and_curves_by_those_that_leave_the_data():
+    assert label_of(PLACE) == "gru, config iid_32, width 8, num_pairs 4"
+    assert arm_label(PLACE) == "gru, width 8"
+
+
+def test_results_are_grouped_by_their_data_alone():
+    study = made_up(recipe_of(), VALUES)
+    assert {group: len(results) for group, results in by_task(study).items()} == {"": 8}
+    assert drawing_name(study, "config iid_32, num_pairs 4", "rates") == "tiny-config_iid_32-num_pairs_4-rates"
+    assert drawing_name(study, "", "rates") == "tiny-rates"
+
+
+def test_a_result_is_at_home_at_the_training_length():
+    result = next(found for found in made_up(recipe_of(), VALUES).results if found.rows)
+    assert home_split(result) == "test_8"
+    del result.rows["test_8"]
+    assert home_split(result) == "validation"

@@ -1,0 +1,50 @@
+"""Figures of a sweep show rates, state, width and training, with the numbers behind them."""
+
+import csv
+
+import pytest
+
+from hf_memory.reports.study_plots import draw_study, frontier_of
+from tests.reports.study_examples import HISTORY, VALUES, recipe_of
+from tests.studies.sweep_examples import made_up
+
+
+def test_figures_show_rates_state_width_and_training():
+    study = made_up(recipe_of(plateau=0.3), VALUES, history=HISTORY)
+    drawings = {drawing.name: drawing for drawing in draw_study(study)}
+    assert list(drawings) == [
+        "tiny-8-8-length", "tiny-rates", "tiny-state", "tiny-width", "tiny-training-validation",
+        "tiny-training-validation-loss",
+    ]  # fmt: skip
+    loss = drawings["tiny-training-validation-loss"].figure.axes[0]
+    assert loss.get_ylabel() == "loss on validation"
+    assert [float(y) for y in loss.lines[0].get_ydata()] == pytest.approx([0.5, 0.3, 0.1])
+    assert 0.69 in [line.get_ydata()[0] for line in loss.lines]
+    assert "plateau" not in [text.get_text() for text in loss.get_legend().get_texts()]
+    rates = list(csv.DictReader(drawings["tiny-rates"].table.splitlines()))
+    assert len(rates) == 8
+    failed = [line for line in rates if line["failed"] == "True"]
+    assert {(line["arm"], float(line["value"])) for line in failed} == {
+        ("gru, width 8", 9 / 16),
+        ("gru, width 16", 9 / 16),
+    }
+    state = list(csv.DictReader(drawings["tiny-state"].table.splitlines()))
+    assert {(line["arm"], line["state_bytes"], line["value"]) for line in state} == {
+        ("lstm, width 8", "64", "0.95"), ("lstm, width 16", "96", "0.95"),
+        ("gru, width 8", "64", "0.6"), ("gru, width 16", "96", "0.6"),
+    }  # fmt: skip
+    axes = drawings["tiny-rates"].figure.axes[0]
+    marked = {line.get_xdata()[0] for line in axes.lines if len(set(line.get_xdata())) == 1}
+    assert {1e-4, 4.64e-4, 2.15e-3, 1e-2} <= marked
+    names = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert {"lstm, width 8", "gru, width 16", "chance"} <= set(names)
+    curve = drawings["tiny-training-validation"].figure.axes[0].lines[0]
+    assert list(curve.get_xdata()) == [1, 2, 3]
+    assert "plateau" in [
+        text.get_text() for text in drawings["tiny-training-validation"].figure.axes[0].get_legend().get_texts()
+    ]
+
+
+def test_frontier_holds_the_points_that_none_beats_with_less():
+    assert frontier_of([(4, 0.5), (1, 0.2), (2, 0.1), (8, 0.4), (16, 0.9)]) == [(1, 0.2), (4, 0.5), (16, 0.9)]
+    assert frontier_of([(1, 0.2), (1, 0.3)]) == [(1, 0.3)]
