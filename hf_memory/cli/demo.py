@@ -216,7 +216,7 @@ class _Progress:
 
 
 def run_cell(cell: Cell, beat: Beat) -> bool:
-    """Run a cell unless it is finished; where another process is at it, wait. Returns whether it ran. Called in a worker."""
+    """Run a cell unless it is finished; where another process is at it, wait for that. Returns whether it ran here."""
     path = cell.path
     while not path.exists():
         with claim(path) as mine:

@@ -27,6 +27,10 @@ class _NotGiven:
 
 _NOT_GIVEN = _NotGiven()
 
+_PAIRS = {"action": "extend", "metavar": "NAME=VALUE"}
+
+_USAGE = "%(prog)s --mixer MIXER --task TASK [--data NAME=VALUE ...] [--model NAME=VALUE ...] [argument of Trainer ...]"
+
 
 @dataclasses.dataclass
 class ExperimentArguments:
@@ -51,11 +55,11 @@ class ExperimentArguments:
     )
     data: list[str] = dataclasses.field(
         default_factory=list,
-        metadata={"action": "extend", "help": "dataset keywords and task knobs: length=64 num_train=20000 ..."},
+        metadata={**_PAIRS, "help": "dataset keywords and task knobs: length=64 num_train=20000 ..."},
     )
     model: list[str] = dataclasses.field(
         default_factory=list,
-        metadata={"action": "extend", "help": "fields of the mixer's config: hidden_size=64 num_hidden_layers=2 ..."},
+        metadata={**_PAIRS, "help": "fields of the mixer's config: hidden_size=64 num_hidden_layers=2 ..."},
     )
     optim_groups: str = dataclasses.field(
         default="documented",
@@ -96,7 +100,8 @@ class _Parser(HfArgumentParser):
 
 def make_parser(prog: str | None = None) -> HfArgumentParser:
     """The parser of a training run. What is not given has the default ``_NOT_GIVEN``, so that the package's hold."""
-    parser = _Parser([ExperimentArguments, TrainingArguments], prog=prog)
+    epilog = "Flags may be written with _ or -."
+    parser = _Parser([ExperimentArguments, TrainingArguments], prog=prog, usage=_USAGE, epilog=epilog)
     parser.add_argument("--lr", dest="learning_rate", type=float, help="short for --learning_rate")
     trainer_names = [field.name for field in dataclasses.fields(TrainingArguments) if field.init]
     parser.set_defaults(**dict.fromkeys(trainer_names, _NOT_GIVEN))
