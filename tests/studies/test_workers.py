@@ -30,7 +30,7 @@ def endings(events) -> list:
     return [(event.value, event.error) for event in events if isinstance(event, Ended)]
 
 
-def test_a_pool_tells_of_steps_errors_and_deaths_and_goes_on():
+def test_a_pool_tells_of_steps_errors_and_deaths_and_goes_on(tmp_path):
     with Pool(work, 1) as pool:
         (first,) = endings(pool.run([("process", None)]))
         events = list(pool.run([("double", 2), ("raise", "bad"), ("walk", 50), ("die", None), ("process", None)]))
@@ -53,20 +53,19 @@ def test_a_pool_tells_of_steps_errors_and_deaths_and_goes_on():
         again = endings(pool.run([("process", None), ("process", None)]))
         assert [value["pid"] for value, _ in again] == [last[0]["pid"]] * 2
         assert list(pool.run([])) == []
-    assert multiprocessing.active_children() == []
-
-
-def test_a_run_that_is_left_ends_its_worker_and_gives_up_its_claim(tmp_path):
-    path = tmp_path / "rows"
-    with Pool(work, 1) as pool:
-        for event in pool.run([("hold", str(path)), ("double", 1)]):
+        # A run that is left ends its worker, which gives up its claim.
+        for event in pool.run([("hold", str(tmp_path / "rows")), ("double", 1)]):
             if isinstance(event, Reached):
                 break
         assert multiprocessing.active_children() == []
-        with claim(path) as mine:
+        with claim(tmp_path / "rows") as mine:
             assert mine
-    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
-        Pool(work, 0)
+
+
+def test_a_pool_has_at_least_one_worker():
+    for make in (LocalWorkers, lambda workers: Pool(work, workers)):
+        with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
+            make(0)
 
 
 @pytest.mark.slow
@@ -94,16 +93,6 @@ def test_a_worker_ends_with_its_parent(tmp_path):
         assert mine
 
 
-def test_a_pool_is_used_on_two_folders(tmp_path):
-    cell = planned(tiny_recipe(arms={"lstm": {}}))[0]
-    found: list = []
-    with LocalWorkers(1) as pool:
-        for folder in (tmp_path / "a", tmp_path / "b"):
-            pool.run([(cell,)], folder, report_to(found))
-            assert len(read_rows(cell_path(folder, cell.digest))) == 3
-    assert found == [(cell.digest, "trained", "")] * 2
-
-
 def test_a_killed_worker_costs_its_cell_alone(tmp_path):
     quick = planned(tiny_recipe(arms={"lstm": {}}))[0]
     endless = dataclasses.replace(quick, training={**quick.training, "steps": 1_000_000})
@@ -119,13 +108,16 @@ def test_a_killed_worker_costs_its_cell_alone(tmp_path):
     found: list = []
     with LocalWorkers(1) as pool:
         pool.run([(endless,), (quick,)], tmp_path, report_to(found))
+        pool.run([(quick,)], tmp_path / "other", report_to(found))  # the same worker, another folder
     killer.join(timeout=5)
     assert found == [
         (endless.digest, "failed", "the worker process ended with code -9"),
         (quick.digest, "trained", ""),
+        (quick.digest, "trained", ""),
     ]
     assert state_of(tmp_path, endless) == "failed"
-    assert len(read_rows(cell_path(tmp_path, quick.digest))) == 3
+    for folder in (tmp_path, tmp_path / "other"):
+        assert len(read_rows(cell_path(folder, quick.digest))) == 3
 
 
 def test_cells_of_a_stack_whose_process_was_killed_run_alone(tmp_path):
