@@ -4,6 +4,7 @@ Flags are understood with ``-`` and with ``_``, and ``--data`` and ``--model`` t
 """
 
 import functools
+import importlib.metadata
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from hf_memory import __version__
 from hf_memory.cli.data import data_app
 from hf_memory.cli.hub import push
 from hf_memory.cli.list import show_mixers_and_tasks, wide_console
@@ -66,7 +66,7 @@ def main() -> None:
 
 def _show_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"{PROGRAM} {__version__}")
+        typer.echo(f"{PROGRAM} {importlib.metadata.version('hf_memory')}")
         raise typer.Exit
 
 
