@@ -1,17 +1,24 @@
-"""The ``hf-memory`` command. Each subcommand imports what it needs when it runs."""
+"""The ``hf-memory`` command. Each subcommand imports what it needs when it runs.
+
+Flags are understood with ``-`` and with ``_``, and ``--data`` and ``--model`` take several ``name=value``.
+"""
 
 import functools
+import importlib.metadata
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from hf_memory.cli.hub import register as register_hub
-from hf_memory.cli.list import register as register_list
-from hf_memory.cli.list import wide_console
+from hf_memory.cli.data import data_app
+from hf_memory.cli.hub import push
+from hf_memory.cli.list import show_mixers_and_tasks, wide_console
+from hf_memory.cli.options import TASK_HELP, Config, Keywords
 from hf_memory.cli.sweep import sweep
+from hf_memory.experiments.grammar import repeat_flags
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,22 +26,29 @@ if TYPE_CHECKING:
     from hf_memory.data.specification import Specification
     from hf_memory.experiments.results import Row
 
+PROGRAM = "hf-memory"
+
+
+class _Commands(TyperGroup):
+    """The commands; they read their words once ``--data`` and ``--model`` are given for each ``name=value``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words of a command line."""
+        return super().parse_args(ctx, repeat_flags(args))
+
+
 app = typer.Typer(
+    cls=_Commands,
     help="Sequence mixers on synthetic memory tasks.",
+    epilog="Flags may be written with - or _, and --data takes one or more name=value.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
+    context_settings={"token_normalize_func": lambda name: name.replace("_", "-")},
 )
-data_app = typer.Typer(help="Datasets of the tasks: into the cache, as text, as Parquet.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
-register_list(app)
-register_hub(app, data_app)
-app.command()(sweep)
-
-TaskName = Annotated[str, typer.Argument(help="Key of the task, as `hf-memory list` shows it.")]
-Config = Annotated[str | None, typer.Option(help="Configuration of the task's dataset; its first one by default.")]
-Keywords = Annotated[list[str] | None, typer.Option("--data", help="Dataset keyword or task knob, name=value.")]
-Processes = Annotated[int | None, typer.Option(help="Processes that generate.")]
+app.command("list")(show_mixers_and_tasks)
+app.command("push")(push)
+app.command("sweep")(sweep)
 
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -44,15 +58,33 @@ def main() -> None:
     from huggingface_hub.errors import StrictDataclassError
 
     try:
-        app()
+        app(prog_name=PROGRAM)
     except (ValueError, OSError, StrictDataclassError) as error:
-        typer.secho(f"Error: {error}", fg="red", err=True)
+        typer.secho(f"Error: {' '.join(str(error).split())}", fg="red", err=True)
         sys.exit(2)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"{PROGRAM} {importlib.metadata.version('hf_memory')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Sequence mixers on synthetic memory tasks."""
 
 
 @app.command(context_settings=_PASS_ON, add_help_option=False)
 def train(context: typer.Context) -> None:
-    """Train a mixer on a task and evaluate it at every test length; `hf-memory train --help` lists the arguments."""
+    """Train a mixer on a task and evaluate it at every test length; `hf-memory train --help` lists the arguments.
+
+    Example: `hf-memory train --mixer lstm --task bit_parity --smoke --model hidden_size=32 --output_dir runs/lstm`
+    """
     from hf_memory.experiments.arguments import main as train_main
 
     rows = train_main(context.args, prog="hf-memory train")
@@ -63,7 +95,7 @@ def train(context: typer.Context) -> None:
 @app.command()
 def evaluate(
     checkpoint: Annotated[str, typer.Argument(help="Checkpoint, a folder or a repository on the Hub.")],
-    task: Annotated[str, typer.Option(help="Key of the task, as `hf-memory list` shows it.")],
+    task: Annotated[str, typer.Option(help=TASK_HELP)],
     config: Config = None,
     data: Keywords = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Rows per forward pass and process.")] = 256,
@@ -75,7 +107,10 @@ def evaluate(
     ] = False,
     figure: Annotated[Path | None, typer.Option(help="PNG of outputs over time, for interval_counting.")] = None,
 ) -> None:
-    """Measure recall and extrapolation of a checkpoint on the validation and test splits of a task."""
+    """Measure recall and extrapolation of a checkpoint on the validation and test splits of a task.
+
+    Example: `hf-memory evaluate runs/lstm --task bit_parity --data num_train=2000 num_test=200`
+    """
     from accelerate import Accelerator
 
     from hf_memory.data.builder import load_dataset
@@ -116,7 +151,10 @@ def report(
     out: Annotated[Path, typer.Option(help="Folder of the page.")] = Path("report"),
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a dataset on the Hub.")] = None,
 ) -> None:
-    """Write figures, tables and one HTML page from result rows."""
+    """Write figures, tables and one HTML page from result rows.
+
+    Example: `hf-memory report results/ --out report/`
+    """
     from hf_memory.hub.datasets import recover_results
     from hf_memory.reports.report import write_report
 
@@ -131,61 +169,14 @@ def demo(
     workers: Annotated[int, typer.Option(min=1, help="Processes with one thread each.")] = 2,
     smoke: Annotated[bool, typer.Option(help="A few steps on a few rows.")] = False,
 ) -> None:
-    """Train four mixers on two tasks and show what they keep beyond the training length; about 2 minutes on 2 cores."""
+    """Train four mixers on two tasks and show what they keep beyond the training length; about 2 minutes on 2 cores.
+
+    Example: `hf-memory demo --smoke --output-dir results/smoke`
+    """
     from hf_memory.cli.demo import run_demo
 
     print_rows(run_demo(output_dir, workers, smoke))
     typer.echo(f"page: {output_dir / 'report' / 'index.html'}")
-
-
-@data_app.command()
-def build(
-    task: TaskName,
-    config: Config = None,
-    every: Annotated[bool, typer.Option("--all", help="All configurations of the task.")] = False,
-    data: Keywords = None,
-    num_proc: Processes = None,
-    force: Annotated[bool, typer.Option(help="Generate anew in any case.")] = False,
-) -> None:
-    """Put a configuration into the standard cache, where `datasets.load_dataset("hf_memory/<task>")` finds it."""
-    from hf_memory.data.builder import build as build_dataset
-    from hf_memory.experiments.arguments import parse_fields
-
-    chosen: Sequence[str | None] = _configs(task, [config] if config else None, every) or [None]
-    for name in chosen:
-        typer.echo(build_dataset(task, name, num_proc=num_proc, force=force, **parse_fields(data or [], "data")))
-
-
-@data_app.command()
-def show(
-    task: TaskName,
-    config: Config = None,
-    split: Annotated[str, typer.Option(help="Name of the split.")] = "train",
-    num_rows: Annotated[int, typer.Option(help="Number of rows.")] = 3,
-    data: Keywords = None,
-) -> None:
-    """Print rows as text, with their labels and the positions that are scored."""
-    from hf_memory.data.preview import show as show_rows
-    from hf_memory.experiments.arguments import parse_fields
-
-    typer.echo(show_rows(task, config, split, num_rows, **parse_fields(data or [], "data")))
-
-
-@data_app.command()
-def export(
-    task: TaskName,
-    out: Annotated[Path, typer.Argument(help="Folder in which the folder of the task is made.")],
-    config: Annotated[list[str] | None, typer.Option(help="Configuration; may be given several times.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="All configurations of the task.")] = False,
-    data: Keywords = None,
-    num_proc: Processes = None,
-) -> None:
-    """Write configurations as Parquet files with a card."""
-    from hf_memory.data.parquet import export as export_dataset
-    from hf_memory.experiments.arguments import parse_fields
-
-    configs = _configs(task, config, every)
-    typer.echo(export_dataset(task, out, configs, num_proc=num_proc, **parse_fields(data or [], "data")))
 
 
 def draw_outputs(
@@ -199,15 +190,6 @@ def draw_outputs(
 
     drawn = plot_outputs(load_for_task(checkpoint, specification.task), specification, splits)
     typer.echo(f"figure: {write_bytes(path, png(drawn))}")
-
-
-def _configs(task: str, given: Sequence[str] | None, every: bool) -> list[str] | None:
-    """The configurations that were asked for; None for the task's default."""
-    from hf_memory.data.parquet import config_names
-
-    if every and given:
-        raise typer.BadParameter("give --config or --all, not both")
-    return config_names(task) if every else list(given) if given else None
 
 
 def print_rows(rows: "Sequence[Row]", metric: str | None = None) -> None:

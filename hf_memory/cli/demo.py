@@ -5,28 +5,23 @@ shows what each mixer keeps when sequences get longer than those it was trained 
 """
 
 import dataclasses
-import multiprocessing
 import os
-import queue
-import signal
 import sys
 import time
-import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import datasets
-import torch
 from tqdm.auto import tqdm
 from transformers import TrainerCallback
-from transformers.utils import logging as transformers_logging
 
 from hf_memory.data.specification import specify
 from hf_memory.experiments.results import Row, cell_path, read_rows
 from hf_memory.experiments.run import SMOKE_ROWS, Experiment
 from hf_memory.reports.report import write_page
 from hf_memory.storage import claim
+from hf_memory.studies.watched import Beat
+from hf_memory.studies.workers import Ended, Pool, Reached
 
 MIXERS = ("lstm", "lru", "delta_net", "attention")
 
@@ -80,11 +75,19 @@ STUDIES = (
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One run of the demo: a mixer on a study."""
+    """One run of the demo: a mixer on a study.
+
+    Attributes:
+        study: Place of the study in :data:`STUDIES`.
+        mixer: Key of the mixer.
+        smoke: A few steps on a few rows.
+        out: Folder of the demo.
+    """
 
     study: int
     mixer: str
     smoke: bool
+    out: Path
 
     @property
     def name(self) -> str:
@@ -95,6 +98,16 @@ class Cell:
     def steps(self) -> int:
         """Optimiser steps."""
         return 5 if self.smoke else STUDIES[self.study].training["max_steps"]
+
+    @property
+    def checkpoint(self) -> Path:
+        """Folder of its checkpoint."""
+        return self.out / "checkpoints" / f"{STUDIES[self.study].task}-{self.mixer}"
+
+    @property
+    def path(self) -> Path:
+        """File of its rows, which is there once the cell is finished."""
+        return cell_path(self.out / "rows", self.experiment().cell(self.checkpoint))
 
     def experiment(self) -> Experiment:
         """The run in full."""
@@ -110,20 +123,6 @@ class Cell:
                 "use_cpu": True,
             },
         )
-
-
-class _Report(TrainerCallback):
-    """Tells the parent about steps, and ends a run whose parent is gone."""
-
-    def __init__(self, messages: Any, cell: Cell, parent: int):
-        self.messages, self.cell, self.parent = messages, cell, parent
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Send every tenth step."""
-        if os.getppid() != self.parent:
-            sys.exit(1)
-        if state.global_step % 10 == 0:
-            self.messages.put(("steps", self.cell, 10))
 
 
 def run_demo(output_dir: str | os.PathLike[str], workers: int = 2, smoke: bool = False) -> list[Row]:
@@ -144,99 +143,100 @@ def run_demo(output_dir: str | os.PathLike[str], workers: int = 2, smoke: bool =
     Raises:
         RuntimeError: If a cell failed; the others are finished first.
     """
-    if workers < 1:
-        raise ValueError(f"workers must be at least 1, got {workers}")
     out = Path(output_dir)
-    cells = [Cell(study, mixer, smoke) for study in range(len(STUDIES)) for mixer in MIXERS]
-    context = multiprocessing.get_context("spawn")
-    work, messages = context.Queue(), context.Queue()
-    for cell in [*cells, *[None] * workers]:
-        work.put(cell)
-    before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "GOMP_SPINCOUNT")}
-    os.environ.update(OMP_NUM_THREADS="1", GOMP_SPINCOUNT="0")  # read when a worker starts
-    processes = [context.Process(target=_work, args=(work, messages, str(out), os.getpid())) for _ in range(workers)]
-    try:
-        for process in processes:
-            process.start()
-        paths = _follow(processes, messages, cells)
-    finally:
-        for process in processes:
-            if process.is_alive():
-                process.terminate()
-            process.join()
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
-    rows = [row for cell in cells for row in read_rows(paths[cell])]
+    cells = [Cell(study, mixer, smoke, out) for study in range(len(STUDIES)) for mixer in MIXERS]
+    paths = [cell.path for cell in cells]
+    with Pool(run_cell, workers) as pool, _Progress(cells) as progress:
+        todo = []
+        for cell, path in zip(cells, paths, strict=True):
+            if path.exists():
+                progress.end(cell, f"{_summary(read_rows(path))} (finished before)")
+            else:
+                todo.append(cell)
+        failures = _follow(pool, todo, progress)
+    if failures:
+        names = ", ".join(cell.name for cell in failures)
+        texts = [f"{cell.name}:\n{error}" for cell, error in failures.items()]
+        raise RuntimeError(f"not finished: {names}\n" + "\n".join(texts))
+    rows = [row for path in paths for row in read_rows(path)]
     write_page(rows, out / "report", "Four mixers on two memory tasks")
     return rows
 
 
-def _follow(processes: list[Any], messages: Any, cells: list[Cell]) -> dict[Cell, Path]:
-    """Show progress until all workers have ended. Returns the results file of each cell."""
-    paths: dict[Cell, Path] = {}
-    failures: list[str] = []
-    counted = dict.fromkeys(cells, 0)
-    active: list[str] = []
-    with tqdm(total=sum(cell.steps for cell in cells), unit="step", desc="demo", smoothing=0.05) as bar:
-        while True:
-            alive = any(process.is_alive() for process in processes)
-            try:
-                kind, *content = messages.get(timeout=1.0 if alive else 0.1)
-            except queue.Empty:
-                if alive:
-                    continue
-                break
-            if kind == "start":
-                active.append(content[0].name)
-            elif kind == "steps":
-                counted[content[0]] += content[1]
-                bar.update(content[1])
-            else:
-                cell, outcome, text = content
-                active.remove(cell.name)
-                bar.update(cell.steps - counted[cell])
-                bar.write(f"{cell.name}: {text}", file=sys.stderr)
-                if kind == "done":
-                    paths[cell] = Path(outcome)
-                else:
-                    failures.append(f"{cell.name}:\n{outcome}")
-            bar.set_postfix_str(", ".join(active))
-    lost = [cell.name for cell in cells if cell not in paths]
-    if failures or lost:
-        raise RuntimeError(f"not finished: {', '.join(lost)}\n" + "\n".join(failures))
-    return paths
-
-
-def _work(work: Any, messages: Any, output_dir: str, parent: int) -> None:
-    """Run cells until there are no more. The body of a worker process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
-    torch.set_num_threads(1)
-    datasets.disable_progress_bars()
-    transformers_logging.disable_progress_bar()
-    while (cell := work.get()) is not None:
-        messages.put(("start", cell))
-        started = time.perf_counter()
-        try:
-            path, repeated = _run_cell(cell, Path(output_dir), _Report(messages, cell, parent))
-        except Exception:  # noqa: BLE001 (whatever went wrong, the other cells go on and the parent reports it)
-            messages.put(("failed", cell, traceback.format_exc(), "failed"))
+def _follow(pool: Pool[Cell, bool], cells: Sequence[Cell], progress: "_Progress") -> dict[Cell, str]:
+    """Run cells and show how far they are. Returns the errors of those that failed."""
+    failures: dict[Cell, str] = {}
+    for event in pool.run(cells):
+        cell = event.piece
+        if isinstance(event, Reached):
+            progress.reach(cell, event.step)
+        elif not isinstance(event, Ended):
+            progress.start(cell)
+        elif event.error:
+            failures[cell] = event.error
+            progress.end(cell, "failed")
         else:
-            took = f"{time.perf_counter() - started:.0f} s" if repeated else "finished before"
-            messages.put(("done", cell, str(path), f"{_summary(read_rows(path))} ({took})"))
+            took = f"{event.seconds:.0f} s" if event.value else "finished elsewhere"
+            progress.end(cell, f"{_summary(read_rows(cell.path))} ({took})")
+    return failures
 
 
-def _run_cell(cell: Cell, out: Path, report: TrainerCallback) -> tuple[Path, bool]:
-    """Run a cell unless it is finished; where another process is at it, wait. Returns its file, and whether it ran."""
-    experiment = cell.experiment()
-    checkpoint = out / "checkpoints" / f"{STUDIES[cell.study].task}-{cell.mixer}"
-    path = cell_path(out / "rows", experiment.cell(checkpoint))
+class _Progress:
+    """A bar over the steps of all cells, with the names of those that are running."""
+
+    def __init__(self, cells: Sequence[Cell]):
+        self._reached = dict.fromkeys(cells, 0)
+        self._running: list[str] = []
+        total = sum(cell.steps for cell in cells)
+        self._bar = tqdm(total=total, unit="step", desc="demo", smoothing=0.05)
+
+    def __enter__(self) -> "_Progress":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.close()
+
+    def start(self, cell: Cell) -> None:
+        """A cell is running."""
+        self._running.append(cell.name)
+        self._bar.set_postfix_str(", ".join(self._running))
+
+    def reach(self, cell: Cell, step: int) -> None:
+        """A cell is at a step."""
+        self._bar.update(step - self._reached[cell])
+        self._reached[cell] = step
+
+    def end(self, cell: Cell, text: str) -> None:
+        """A cell is over, and a text says how."""
+        self.reach(cell, cell.steps)
+        self._bar.write(f"{cell.name}: {text}", file=sys.stderr)
+        if cell.name in self._running:
+            self._running.remove(cell.name)
+        self._bar.set_postfix_str(", ".join(self._running))
+
+
+def run_cell(cell: Cell, beat: Beat) -> bool:
+    """Run a cell unless it is finished; where another process is at it, wait for that. Returns whether it ran here."""
+    path = cell.path
     while not path.exists():
         with claim(path) as mine:
             if mine:
-                experiment.run(out / "rows", checkpoint, [report])
-                return path, True
+                cell.experiment().run(cell.out / "rows", cell.checkpoint, [_BeatEachStep(beat)])
+                return True
+        beat(0)
         time.sleep(0.5)
-    return path, False
+    return False
+
+
+class _BeatEachStep(TrainerCallback):
+    """Tells a beat of every step."""
+
+    def __init__(self, beat: Beat):
+        self.beat = beat
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Pass the step on."""
+        self.beat(state.global_step)
 
 
 def _summary(rows: list[Row]) -> str:

@@ -5,15 +5,11 @@ from typing import Annotated
 
 import typer
 
+from hf_memory.cli.options import Configs, Every, Keywords, Processes, TaskName, chosen_configs
+
 RepoId = Annotated[str, typer.Option(help="Repository on the Hub, <namespace>/<name>; made where it does not exist.")]
 Revision = Annotated[str | None, typer.Option(help="Branch to push to; the main branch by default.")]
 Private = Annotated[bool, typer.Option(help="Make a new repository private.")]
-
-
-def register(app: typer.Typer, data_app: typer.Typer) -> None:
-    """Add the commands to the command line and to its part for datasets."""
-    app.command("push")(push)
-    data_app.command("push")(push_data)
 
 
 def push(
@@ -26,7 +22,11 @@ def push(
     message: Annotated[str | None, typer.Option(help="Title of the commit.")] = None,
     allow_pickle: Annotated[bool, typer.Option(help="Read pickled weights; safetensors are pushed.")] = False,
 ) -> None:
-    """Push a checkpoint with its code and card, or result rows as a dataset."""
+    """Push a checkpoint with its code and card, or result rows as a dataset.
+
+    Examples: `hf-memory push runs/lstm --repo-id me/lstm --results results` and
+    `hf-memory push results --repo-id me/memory-results`
+    """
     if (source / "config.json").is_file() or not _holds_rows(source):
         from hf_memory.hub.checkpoints import push as push_model
 
@@ -50,23 +50,23 @@ def push(
 
 
 def push_data(
-    task: Annotated[str, typer.Argument(help="Key of the task, as `hf-memory list` shows it.")],
+    task: TaskName,
     repo_id: RepoId,
-    config: Annotated[list[str] | None, typer.Option(help="Configuration; may be given several times.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="All configurations of the task.")] = False,
-    data: Annotated[list[str] | None, typer.Option("--data", help="Dataset keyword or task knob, name=value.")] = None,
+    config: Configs = None,
+    every: Every = False,
+    data: Keywords = None,
     revision: Revision = None,
     private: Private = False,
-    num_proc: Annotated[int | None, typer.Option(help="Processes that generate.")] = None,
+    num_proc: Processes = None,
 ) -> None:
-    """Push configurations of a task as a dataset: Parquet, card and benchmark file."""
-    from hf_memory.data.parquet import config_names
+    """Push configurations of a task as a dataset: Parquet, card and benchmark file.
+
+    Example: `hf-memory data push mqar --repo-id me/mqar --config kv4_len64 --data num_train=2000`
+    """
     from hf_memory.experiments.arguments import parse_fields
     from hf_memory.hub.datasets import push_dataset
 
-    if every and config:
-        raise typer.BadParameter("give --config or --all, not both")
-    configs = config_names(task) if every else config
+    configs = chosen_configs(task, config, every)
     options = parse_fields(data or [], "data")
     commit = push_dataset(
         task, repo_id, configs, revision=revision, private=private or None, num_proc=num_proc, **options

@@ -7,8 +7,6 @@ import re
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-import typer
-
 if TYPE_CHECKING:
     import torch
     from rich.console import Console
@@ -23,13 +21,11 @@ TASK_COLUMNS = ("task", "memory", "head", "headline metric", "chance", "configur
 _RIGHT = {*MIXER_COLUMNS[1:3], "chance"}
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command("list")(list_)
+def show_mixers_and_tasks() -> None:
+    """Show mixers and tasks: sources, state sizes, eigenvalues, backends, chance levels.
 
-
-def list_() -> None:
-    """Show mixers and tasks: sources, state sizes, eigenvalues, backends, chance levels."""
+    Example: `hf-memory list`
+    """
     from rich.table import Table
 
     from hf_memory.mixers.auto import model_keys

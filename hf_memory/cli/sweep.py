@@ -26,7 +26,10 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the cells and run nothing.")] = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed cells again.")] = False,
 ) -> None:
-    """Run a recipe: mixers x sizes x learning rates x seeds. A sweep that was stopped goes on where it was."""
+    """Run a recipe: mixers x sizes x learning rates x seeds. A sweep that was stopped goes on where it was.
+
+    Example: `hf-memory sweep examples/recipes/r1_bit_parity.yaml --dry-run`
+    """
     from hf_memory.studies.recipes_yaml import load_recipe
     from hf_memory.studies.sweep import run_sweep
 

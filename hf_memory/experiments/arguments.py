@@ -2,13 +2,15 @@
 
 import dataclasses
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from transformers import HfArgumentParser, TrainingArguments
 
 from hf_memory.data.specification import specify
+from hf_memory.experiments.grammar import repeat_flags
 from hf_memory.experiments.results import Row
 from hf_memory.experiments.run import SMOKE_ROWS, Experiment
 
@@ -24,6 +26,10 @@ class _NotGiven:
 
 
 _NOT_GIVEN = _NotGiven()
+
+_PAIRS = {"action": "extend", "metavar": "NAME=VALUE"}
+
+_USAGE = "%(prog)s --mixer MIXER --task TASK [--data NAME=VALUE ...] [--model NAME=VALUE ...] [argument of Trainer ...]"
 
 
 @dataclasses.dataclass
@@ -48,10 +54,12 @@ class ExperimentArguments:
         default=None, metadata={"help": "configuration of the task's dataset; its first one by default"}
     )
     data: list[str] = dataclasses.field(
-        default_factory=list, metadata={"help": "dataset keywords and task knobs: length=64 num_train=20000 ..."}
+        default_factory=list,
+        metadata={**_PAIRS, "help": "dataset keywords and task knobs: length=64 num_train=20000 ..."},
     )
     model: list[str] = dataclasses.field(
-        default_factory=list, metadata={"help": "fields of the mixer's config: hidden_size=64 num_hidden_layers=2 ..."}
+        default_factory=list,
+        metadata={**_PAIRS, "help": "fields of the mixer's config: hidden_size=64 num_hidden_layers=2 ..."},
     )
     optim_groups: str = dataclasses.field(
         default="documented",
@@ -82,6 +90,24 @@ def parse_fields(pairs: Sequence[str], kind: str) -> dict[str, Any]:
     return fields
 
 
+class _Parser(HfArgumentParser):
+    """A parser whose errors are one line; the usage of all of Trainer's arguments would bury them."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise a ``ValueError``."""
+        raise ValueError(f"{message}; --help lists the arguments")
+
+
+def make_parser(prog: str | None = None) -> HfArgumentParser:
+    """The parser of a training run. What is not given has the default ``_NOT_GIVEN``, so that the package's hold."""
+    epilog = "Flags may be written with _ or -."
+    parser = _Parser([ExperimentArguments, TrainingArguments], prog=prog, usage=_USAGE, epilog=epilog)
+    parser.add_argument("--lr", dest="learning_rate", type=float, help="short for --learning_rate")
+    trainer_names = [field.name for field in dataclasses.fields(TrainingArguments) if field.init]
+    parser.set_defaults(**dict.fromkeys(trainer_names, _NOT_GIVEN))
+    return parser
+
+
 def parse_arguments(argv: Sequence[str] | None = None, prog: str | None = None) -> tuple[Experiment, str, str]:
     """Read a command line: the arguments of :class:`ExperimentArguments` and all of Trainer's.
 
@@ -89,13 +115,11 @@ def parse_arguments(argv: Sequence[str] | None = None, prog: str | None = None) 
         The experiment, the folder of the result rows, and the folder of the checkpoint.
 
     Raises:
-        ValueError: For an unknown mixer, task, preset, keyword or field; the message suggests the nearest name.
+        ValueError: For an unknown argument, mixer, task, preset, keyword or field; the message suggests the nearest
+            name where there is one.
     """
-    parser = HfArgumentParser([ExperimentArguments, TrainingArguments], prog=prog)
-    trainer_names = [field.name for field in dataclasses.fields(TrainingArguments) if field.init]
-    # Only what was asked for is kept, so that the package's defaults hold for the rest.
-    parser.set_defaults(**dict.fromkeys(trainer_names, _NOT_GIVEN))
-    values = {name: value for name, value in vars(parser.parse_args(argv)).items() if value is not _NOT_GIVEN}
+    given = make_parser(prog).parse_args(repeat_flags(sys.argv[1:] if argv is None else argv))
+    values = {name: value for name, value in vars(given).items() if value is not _NOT_GIVEN}
     own = {field.name: values.pop(field.name) for field in dataclasses.fields(ExperimentArguments)}
     arguments = ExperimentArguments(**own)
     data = parse_fields(arguments.data, "data")

@@ -1,20 +1,24 @@
 """Worker processes: a killed one costs its cell alone, and two sweeps on one folder share the work."""
 
 import dataclasses
-import json
+import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 import types
+from pathlib import Path
 
 import pytest
 
 from hf_memory.experiments.results import cell_path, read_rows
+from hf_memory.storage import claim
 from hf_memory.studies.cells import run_cell, state_of
 from hf_memory.studies.ray import MAX_RETRIES, RayWorkers
-from hf_memory.studies.workers import LocalWorkers, report_stack, write_failures
+from hf_memory.studies.workers import Ended, LocalWorkers, Pool, Reached, Started, report_stack, write_failures
+from tests.studies.pieces import work
 from tests.studies.sweep_examples import planned, tiny_recipe
 
 
@@ -22,28 +26,98 @@ def report_to(found: list):
     return lambda cell, outcome, text, seconds: found.append((cell.digest, outcome, text))
 
 
+def endings(events) -> list:
+    return [(event.value, event.error) for event in events if isinstance(event, Ended)]
+
+
+def test_a_pool_tells_of_steps_errors_and_deaths_and_goes_on(tmp_path):
+    with Pool(work, 1) as pool:
+        (first,) = endings(pool.run([("process", None)]))
+        events = list(pool.run([("double", 2), ("raise", "bad"), ("walk", 50), ("die", None), ("process", None)]))
+        assert [event.piece[0] for event in events if isinstance(event, Started)] == [
+            "double", "raise", "walk", "die", "process",
+        ]  # fmt: skip
+        double, failed, walked, died, last = endings(events)
+        assert double == (4, "")
+        assert failed[0] is None
+        assert failed[1].startswith("Traceback")
+        assert failed[1].endswith("ValueError: bad\n")
+        assert walked == (50, "")
+        assert died == (None, "the worker process ended with code -9")
+        steps = [event.step for event in events if isinstance(event, Reached)]
+        assert steps == sorted(steps)
+        assert 1 < len(steps) < 50  # told now and then
+        # One thread each; the worker stays between runs, and another one takes the place of the dead.
+        assert first[0]["threads"] == last[0]["threads"] == (1, "1")
+        assert first[0]["pid"] != last[0]["pid"]
+        again = endings(pool.run([("process", None), ("process", None)]))
+        assert [value["pid"] for value, _ in again] == [last[0]["pid"]] * 2
+        assert list(pool.run([])) == []
+        # A run that is left ends its worker, which gives up its claim.
+        for event in pool.run([("hold", str(tmp_path / "rows")), ("double", 1)]):
+            if isinstance(event, Reached):
+                break
+        assert multiprocessing.active_children() == []
+        with claim(tmp_path / "rows") as mine:
+            assert mine
+
+
+def test_a_pool_has_at_least_one_worker():
+    for make in (LocalWorkers, lambda workers: Pool(work, workers)):
+        with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
+            make(0)
+
+
+@pytest.mark.slow
+def test_a_worker_ends_with_its_parent(tmp_path):
+    path, root = tmp_path / "rows", Path(__file__).resolve().parents[2]
+    (tmp_path / "parent.py").write_text(
+        "from hf_memory.studies.workers import Pool\nfrom tests.studies.pieces import work\n\n"
+        "if __name__ == '__main__':\n"
+        f"    for event in Pool(work, 1).run([('hold', {str(path)!r})]):\n"
+        "        print(type(event).__name__, flush=True)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, str(tmp_path / "parent.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as parent:
+        assert [parent.stdout.readline().strip() for _ in range(2)] == ["Started", "Reached"]
+        with claim(path) as mine:
+            assert not mine
+        parent.kill()
+    worker = Path("/proc", (tmp_path / "pid").read_text())
+    deadline = time.monotonic() + 20
+    while worker.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not worker.exists()
+    with claim(path) as mine:
+        assert mine
+
+
 def test_a_killed_worker_costs_its_cell_alone(tmp_path):
     quick = planned(tiny_recipe(arms={"lstm": {}}))[0]
     endless = dataclasses.replace(quick, training={**quick.training, "steps": 1_000_000})
-    lock = cell_path(tmp_path, endless.digest).with_suffix(".jsonl.lock")
 
     def kill():
-        while not lock.exists() or not lock.read_text():
+        while not list(tmp_path.glob("*.lock")):
             time.sleep(0.05)
-        os.kill(json.loads(lock.read_text())["pid"], signal.SIGKILL)
+        (worker,) = multiprocessing.active_children()
+        os.kill(worker.pid, signal.SIGKILL)
 
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
     found: list = []
     with LocalWorkers(1) as pool:
         pool.run([(endless,), (quick,)], tmp_path, report_to(found))
+        pool.run([(quick,)], tmp_path / "other", report_to(found))  # the same worker, another folder
     killer.join(timeout=5)
     assert found == [
         (endless.digest, "failed", "the worker process ended with code -9"),
         (quick.digest, "trained", ""),
+        (quick.digest, "trained", ""),
     ]
     assert state_of(tmp_path, endless) == "failed"
-    assert len(read_rows(cell_path(tmp_path, quick.digest))) == 3
+    for folder in (tmp_path, tmp_path / "other"):
+        assert len(read_rows(cell_path(folder, quick.digest))) == 3
 
 
 def test_cells_of_a_stack_whose_process_was_killed_run_alone(tmp_path):
