@@ -4,6 +4,7 @@ Bit parity asks for a state that is updated at every token, recall for one that 
 shows what each mixer keeps when sequences get longer than those it was trained on.
 """
 
+import contextlib
 import dataclasses
 import multiprocessing
 import os
@@ -26,7 +27,7 @@ from hf_memory.data.specification import specify
 from hf_memory.experiments.results import Row, cell_path, read_rows
 from hf_memory.experiments.run import SMOKE_ROWS, Experiment
 from hf_memory.reports.report import write_page
-from hf_memory.storage import claim
+from hf_memory.storage import ClaimLostError, claim
 
 MIXERS = ("lstm", "lru", "delta_net", "attention")
 
@@ -231,7 +232,7 @@ def _run_cell(cell: Cell, out: Path, report: TrainerCallback) -> tuple[Path, boo
     checkpoint = out / "checkpoints" / f"{STUDIES[cell.study].task}-{cell.mixer}"
     path = cell_path(out / "rows", experiment.cell(checkpoint))
     while not path.exists():
-        with claim(path) as mine:
+        with contextlib.suppress(ClaimLostError), claim(path) as mine:
             if mine:
                 experiment.run(out / "rows", checkpoint, [report])
                 return path, True

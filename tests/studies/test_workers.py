@@ -1,7 +1,6 @@
 """Worker processes: a killed one costs its cell alone, and two sweeps on one folder share the work."""
 
 import dataclasses
-import json
 import os
 import signal
 import sys
@@ -10,6 +9,7 @@ import time
 import types
 
 import pytest
+from filelock import SoftFileLease
 
 from hf_memory.experiments.results import cell_path, read_rows
 from hf_memory.studies.cells import run_cell, state_of
@@ -25,12 +25,12 @@ def report_to(found: list):
 def test_a_killed_worker_costs_its_cell_alone(tmp_path):
     quick = planned(tiny_recipe(arms={"lstm": {}}))[0]
     endless = dataclasses.replace(quick, training={**quick.training, "steps": 1_000_000})
-    lock = cell_path(tmp_path, endless.digest).with_suffix(".jsonl.lock")
+    lease = SoftFileLease(cell_path(tmp_path, endless.digest).with_suffix(".jsonl.lease"))
 
     def kill():
-        while not lock.exists() or not lock.read_text():
+        while lease.pid is None:
             time.sleep(0.05)
-        os.kill(json.loads(lock.read_text())["pid"], signal.SIGKILL)
+        os.kill(lease.pid, signal.SIGKILL)
 
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
