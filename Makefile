@@ -11,14 +11,15 @@ READY := $(VENV)/.ready
 LOWEST_VENV := .venv-lowest
 LOWEST_RUN := $(LOWEST_VENV)/bin/python
 LOWEST_READY := $(LOWEST_VENV)/.ready
-# The oldest releases that pyproject.toml accepts of the packages whose interfaces have moved.
-LOWEST := transformers==5.17.0 huggingface_hub==1.5.0 datasets==4.0.0 accelerate==1.7.0
-# What those releases cap, and so cannot be taken from the tested set.
-LOWEST_FREE := transformers huggingface_hub datasets accelerate dill multiprocess fsspec
+LOWEST_CONSTRAINTS := constraints-lowest.txt
 # Kernels, the laws of tasks, clusters and browsers do not meet those packages; everything else does.
 LOWEST_TESTS := tests --ignore=tests/ops --ignore=tests/tasks --ignore=tests/test_architecture.py \
-  --ignore=tests/test_duplicates.py --ignore=tests/test_sizes.py --ignore=tests/studies/test_ray.py \
-  --ignore=tests/reports/test_browser.py
+  --ignore=tests/test_dependencies.py --ignore=tests/test_duplicates.py --ignore=tests/test_sizes.py \
+  --ignore=tests/studies/test_ray.py --ignore=tests/reports/test_browser.py
+
+# Later Pythons, each as `python<version>` on the path, or named: `make test-matrix PYTHON_3.13=/path/to/python3.13`.
+MATRIX ?= 3.12 3.13
+MATRIX_TESTS := tests/test_storage.py tests/tasks tests/data tests/experiments tests/models tests/cli
 
 # One thread a process: tensors are small, and tests and demo run processes side by side.
 export OMP_NUM_THREADS := 1
@@ -30,7 +31,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PYTEST := -m pytest -q -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-lowest test-gpu check format bench clean distclean
+.PHONY: help setup demo test test-slow test-lowest test-matrix test-gpu check format bench clean distclean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1 :: /' | awk -F ' :: ' '{printf "%-16s%s\n", $$1, $$2}'
@@ -61,33 +62,47 @@ test-gpu: export HF_HUB_OFFLINE := 1
 test-gpu: $(READY)  ## run the tests that need a CUDA device or the kernels' packages
 	$(RUN) -m pytest -q -m 'gpu or kernels'
 
-check: $(READY)  ## lint, format, types, architecture, copies, sizes
+check: $(READY)  ## lint, format, types, architecture, dependencies, copies, sizes
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
-	$(RUN) -m pytest -q tests/test_architecture.py tests/test_duplicates.py tests/test_sizes.py
+	$(RUN) -m pytest -q tests/test_architecture.py tests/test_dependencies.py tests/test_duplicates.py tests/test_sizes.py
 
 format: $(READY)  ## apply what `make check` would ask for
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
 
-$(LOWEST_READY): pyproject.toml $(CONSTRAINTS) Makefile
-	$(PYTHON) -m venv $(LOWEST_VENV)
-	grep -v -E '^($(shell echo $(LOWEST_FREE) | tr ' ' '|'))==' $(CONSTRAINTS) > $(LOWEST_VENV)/constraints.txt
-	$(LOWEST_RUN) -m pip install -q -c $(LOWEST_VENV)/constraints.txt torch
-	$(LOWEST_RUN) -m pip install -q -c $(LOWEST_VENV)/constraints.txt $(LOWEST) -e '.[dev,cpu]'
+# torch first, so that nothing pulls in another build.
+$(LOWEST_READY): pyproject.toml $(LOWEST_CONSTRAINTS)
+	$(PYTHON) -m venv --clear $(LOWEST_VENV)
+	$(LOWEST_RUN) -m pip install -q -c $(LOWEST_CONSTRAINTS) torch
+	$(LOWEST_RUN) -m pip install -q -r $(LOWEST_CONSTRAINTS) -e '.[cpu]'
 	@touch $@
 
 test-lowest: export HF_HUB_OFFLINE := 1
-test-lowest: $(LOWEST_READY)  ## generation, Trainer, saving and data on the oldest supported releases
+test-lowest: $(LOWEST_READY)  ## run what meets other packages on the oldest releases that are accepted
 	$(LOWEST_RUN) $(PYTEST) $(LOWEST_TESTS)
+
+# torch comes from the package index, where its builds for Linux may be those for CUDA, of several gigabytes.
+.venv-%/.ready: pyproject.toml $(CONSTRAINTS)
+	$(or $(PYTHON_$*),python$*) -m venv --clear .venv-$*
+	.venv-$*/bin/python -m pip install -q -c $(CONSTRAINTS) torch
+	.venv-$*/bin/python -m pip install -q -c $(CONSTRAINTS) -e '.[cpu]' pytest pytest-xdist pytest-timeout tensorboard
+	@touch $@
+
+.PHONY: $(MATRIX:%=test-python-%)
+$(MATRIX:%=test-python-%): export HF_HUB_OFFLINE := 1
+$(MATRIX:%=test-python-%): test-python-%: .venv-%/.ready
+	.venv-$*/bin/python $(PYTEST) $(MATRIX_TESTS)
+
+test-matrix: $(MATRIX:%=test-python-%)  ## run a part of the tests on later releases of Python
 
 bench: $(READY)  ## measure speed on this CPU, in ratios; written to results/cpu
 	$(RUN) -m benchmarks.cpu --output results/cpu
 
 clean:  ## remove caches and build products; results stay
 	rm -rf build dist .pytest_cache .ruff_cache .mypy_cache
-	find . -path ./$(VENV) -prune -o -path ./$(LOWEST_VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
+	find . -path './.venv*' -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean  ## remove the environments as well
-	rm -rf $(VENV) $(LOWEST_VENV)
+	rm -rf $(VENV) $(LOWEST_VENV) $(MATRIX:%=.venv-%)

@@ -1,28 +1,45 @@
 """Files that several processes share: strict JSON, whole writes, and claims on work.
 
-Values that JSON lacks (NaN, infinities) are written as strings. A file is written beside its place and renamed. A piece
-of work is claimed by a lock file that only one process can create; its owner touches it regularly, and a lock whose
-owner is gone is taken over.
+Values that JSON lacks (NaN, infinities) are written as strings. A file is written beside its place and renamed.
+
+A piece of work is claimed by two locks of ``filelock``, always both, since no question to a file system says reliably
+what its locks are worth: on NFS, `flock` may be shared by all clients or known to one host alone, as it was mounted.
+
+- The operating system's lock on ``<path>.lock`` decides among the processes of a host, and on folders whose server
+  shares it. A process that is killed frees it at once, one that is suspended keeps it, and what the file holds or how
+  old it is makes no difference. Where the file system has no such locks, it is done without.
+- A lease, the file ``<path>.lease``, decides among hosts. Its owner touches it every ``HEARTBEAT_SECONDS``. Another
+  host takes it over once the owner has not done so for ``STALE_SECONDS`` while it looked: by its own steady clock, so
+  that no two clocks need to agree.
+
+Whoever is too slow may so lose a lease while it works. A :class:`Claim` therefore is asked anew each time, and
+:func:`write_bytes` asks before it renames.
+
+What the library leaves to this module: it remembers how long a lease has stood still for as long as one call waits,
+while work is asked for again and again by calls that do not wait; and it takes a lease over by exchanging two names,
+which NFS and most other network file systems refuse.
 """
 
 import contextlib
+import errno
+import glob
 import hashlib
 import json
 import math
 import os
-import socket
-import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from filelock import BaseFileLock, FileLock, SoftFileLease, Timeout
+
 HEARTBEAT_SECONDS = 10.0
-"""How often the owner of a claim touches its lock file."""
+"""How often the owner of a claim touches its lease."""
 
 STALE_SECONDS = 120.0
-"""Age of a heartbeat after which its owner counts as gone, wherever it ran."""
+"""For how long a lease must have stood still before its owner counts as gone. The same for all who share a folder."""
 
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -69,120 +86,153 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> Path:
-    """Write a file beside its place and rename it, so that no reader ever sees half of it."""
+    """Write a file beside its place and rename it, so that no reader ever sees half of it.
+
+    Raises:
+        ClaimLostError: If this process claimed the work that ends in the file, and has lost it.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         with open(beside, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        check_claim(path)
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
     return path
 
 
+class ClaimLostError(RuntimeError):
+    """Another process has taken over the work of this one, which was not heard of for too long."""
+
+
+_claims: dict[Path, "Claim"] = {}
+"""What this process has claimed, by the file in which the work ends."""
+
+_watched: dict[Path, tuple[tuple[int, int], float]] = {}
+"""Leases of others: what they looked like, and since when, by the steady clock of this process."""
+
+_NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK}
+"""What a file system without locks answers."""
+
+
+class Claim:
+    """A claim on the work that ends in the file ``path``: true while it is held, and asked anew each time."""
+
+    def __init__(self, path: Path):
+        self._path = path.resolve()
+        self._lock_path, self._lease_path = (path.with_name(path.name + ending) for ending in (".lock", ".lease"))
+        self._lock = FileLock(self._lock_path, thread_local=False, fallback_to_soft=False)
+        self._lease = SoftFileLease(
+            self._lease_path,
+            thread_local=False,
+            lease_duration=STALE_SECONDS,
+            heartbeat_interval=HEARTBEAT_SECONDS,
+        )
+
+    def __bool__(self) -> bool:
+        if not self._lease.is_locked:
+            return False
+        try:
+            os.utime(self._lease_path)  # those who watch it begin to count anew
+        except OSError:
+            return False
+        owner = self._lease.owner
+        return owner is not None and owner.token == self._lease.token
+
+    def take(self) -> None:
+        """Take both locks, or none where another process has one of them."""
+        # Whoever ends its work removes this file, so that one which is there was left by a process that was killed,
+        # or belongs to one at work.
+        was_left = self._lock_path.exists()
+        try:
+            if not _acquire(self._lock):
+                return
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+        try:
+            if _acquire(self._lease) or (self._stands_still() and self._take_over()):
+                _watched.pop(self._lease_path, None)
+                _claims[self._path] = self
+                for beside in self._path.parent.glob(f".{glob.escape(self._path.name)}.*.tmp") if was_left else ():
+                    beside.unlink(missing_ok=True)
+        finally:
+            if not self._lease.is_locked:
+                self._lock.release()
+
+    def release(self) -> None:
+        """Give both locks back, and remove their files."""
+        if not self._lease.is_locked:
+            return
+        _claims.pop(self._path, None)
+        self._lease.release()
+        # Removed while it is held, and the library takes no lock on a file that has no name any more: so nobody locks
+        # another file than the next one does. Windows refuses, and the library removes it there.
+        with contextlib.suppress(OSError):
+            self._lock_path.unlink()
+        self._lock.release()
+
+    def is_littered(self) -> bool:
+        """Whether files of a claim lie there, of a process at work or of one that was killed."""
+        return self._lock_path.exists()
+
+    def _stands_still(self) -> bool:
+        """Whether the lease of another has not been touched for its whole time, as far as this process has looked."""
+        try:
+            found = self._lease_path.stat()
+        except FileNotFoundError:
+            return False
+        now, look = time.monotonic(), (found.st_ino, found.st_mtime_ns)
+        before, since = _watched.setdefault(self._lease_path, (look, now))
+        if before != look:
+            _watched[self._lease_path] = look, now
+            return False
+        return now - since >= STALE_SECONDS
+
+    def _take_over(self) -> bool:
+        """Remove a lease that stands still, and take one. Of two hosts that do so at once, the first loses it again."""
+        self._lease.force_break()
+        return _acquire(self._lease)
+
+
+def _acquire(lock: BaseFileLock) -> bool:
+    """Take a lock without waiting for it."""
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        return False
+    return True
+
+
 @contextlib.contextmanager
-def claim(path: str | os.PathLike[str]) -> Iterator[bool]:
+def claim(path: str | os.PathLike[str]) -> Iterator[Claim]:
     """Claim the work that ends in the file ``path``.
 
-    Yields True to the one process that may do it, and False where the file exists already or another process is at it.
-    The claim is the file ``<path>.lock`` with host, process id and start; it is touched every ``HEARTBEAT_SECONDS`` and
-    removed at the end. It is taken over where its process has ended (on this host) or its heartbeat is older than
-    ``STALE_SECONDS``.
+    Yields a :class:`Claim`, which is true for the one process that may do it, and false where the file exists already
+    or another process is at it. It turns false when another host takes the work over; then :func:`write_bytes` does
+    not write that file, and :func:`check_claim` guards whatever else belongs to it.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = path.with_name(f"{path.name}.lock")
-    token = uuid.uuid4().hex
-    # The file is looked for twice, since another process may finish between the first look and the claim.
-    if path.exists() or not (_create(lock, token) or _take_over(lock, token)):
-        yield False
-        return
-    stop = threading.Event()
-    heart = threading.Thread(target=_beat, args=(lock, stop), daemon=True)
-    heart.start()
+    mine = Claim(path)
     try:
-        yield not path.exists()
+        if not path.exists() or mine.is_littered():
+            mine.take()
+            # Looked for again, since another process may have finished between the first look and the claim.
+            if path.exists():
+                mine.release()
+        yield mine
     finally:
-        stop.set()
-        heart.join()
-        if _owner(lock).get("token") == token:
-            lock.unlink(missing_ok=True)
+        mine.release()
 
 
-def _create(lock: Path, token: str) -> bool:
-    """Create a lock file unless it exists."""
-    owner = {"host": socket.gethostname(), "pid": os.getpid(), "started": time.time(), "token": token}
-    try:
-        descriptor = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-    except FileExistsError:
-        return False
-    with os.fdopen(descriptor, "w") as file:
-        json.dump(owner, file)
-    return True
-
-
-def _take_over(lock: Path, token: str) -> bool:
-    """Take the lock of an owner that is gone.
-
-    Only one process at a time may look, so that nobody takes a fresh lock for a stale one.
-    """
-    door = lock.with_name(f"{lock.name}.takeover")
-    if not _is_stale(lock):
-        return False
-    if not _create(door, token):
-        if _is_stale(door):
-            door.unlink(missing_ok=True)
-        return False
-    try:
-        if not _is_stale(lock):
-            return False
-        lock.unlink(missing_ok=True)
-        return _create(lock, token)
-    finally:
-        door.unlink(missing_ok=True)
-
-
-def _owner(lock: Path) -> dict[str, Any]:
-    """What a lock file says of its owner; empty where there is none or it is being written."""
-    try:
-        owner = json.loads(lock.read_text())
-    except (OSError, ValueError):
-        return {}
-    return owner if isinstance(owner, dict) else {}
-
-
-def _is_stale(lock: Path) -> bool:
-    """Whether the owner of a lock file is gone."""
-    try:
-        age = time.time() - lock.stat().st_mtime
-    except FileNotFoundError:
-        return False
-    owner = _owner(lock)
-    pid = owner.get("pid")
-    if owner.get("host") == socket.gethostname() and isinstance(pid, int) and not _is_running(pid):
-        return True
-    return age > STALE_SECONDS
-
-
-def _is_running(pid: int) -> bool:
-    """Whether a process of this host is alive."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _beat(lock: Path, stop: threading.Event) -> None:
-    """Touch a lock file until told to stop, or until it is gone."""
-    while not stop.wait(HEARTBEAT_SECONDS):
-        try:
-            os.utime(lock)
-        except FileNotFoundError:
-            return
+def check_claim(path: str | os.PathLike[str]) -> None:
+    """Raise a :class:`ClaimLostError` if this process claimed the work that ends in ``path``, and has lost it."""
+    mine = _claims.get(Path(path).resolve())
+    if mine is not None and not mine:
+        raise ClaimLostError(f"{path}: another process has taken this work over, so the result of this one is dropped")

@@ -5,16 +5,12 @@ anywhere would fail.
 """
 
 import importlib
-import re
-import sys
-import tomllib
 
 import pytest
 
 from hf_memory.mixers import MIXERS
 from hf_memory.tasks import TASKS
 from tests.architecture.rules import (
-    DISTRIBUTIONS,
     HEADS,
     ROOT,
     SOURCE_FOLDERS,
@@ -160,29 +156,6 @@ def test_the_table_of_mixers_imports_nothing():
 
 def test_no_folder_shadows_a_dataset_name():
     assert [key for key in TASKS if (ROOT / "hf_memory" / key).exists()] == []
-
-
-def test_third_party_imports_are_declared():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lines = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
-    declared = {re.match(r"[\w-]+", line)[0].lower().replace("_", "-") for line in lines}
-    files = sources(*SOURCE_FOLDERS)
-    used = {target.partition(".")[0] for text in files.values() for target in imports(text, set(files))}
-    foreign = used - set(sys.stdlib_module_names) - {"hf_memory", *SOURCE_FOLDERS}
-    assert {name for name in foreign if DISTRIBUTIONS.get(name, name.replace("_", "-")) not in declared} == set()
-    assert {"torch", "transformers", "datasets", "numpy"} <= foreign
-
-
-def test_the_tested_set_meets_every_declared_bound():
-    requirements = importlib.import_module("packaging.requirements")
-    tested = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split("\n") if "==" in line)
-    tested = {name.lower().replace("_", "-"): version for name, version in tested.items()}
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
-    needed = [requirements.Requirement(line) for line in [*project["dependencies"], *extras["cpu"], *extras["dev"]]]
-    versions = {need: tested.get(need.name.lower().replace("_", "-")) for need in needed}
-    assert [need.name for need, version in versions.items() if version is None] == []
-    assert [str(need) for need, version in versions.items() if version and not need.specifier.contains(version)] == []
 
 
 def test_no_file_names_a_registry_or_a_machine():

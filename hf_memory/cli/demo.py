@@ -4,6 +4,7 @@ Bit parity asks for a state that is updated at every token, recall for one that 
 shows what each mixer keeps when sequences get longer than those it was trained on.
 """
 
+import contextlib
 import dataclasses
 import os
 import sys
@@ -19,7 +20,7 @@ from hf_memory.data.specification import specify
 from hf_memory.experiments.results import Row, cell_path, read_rows
 from hf_memory.experiments.run import SMOKE_ROWS, Experiment
 from hf_memory.reports.report import write_page
-from hf_memory.storage import claim
+from hf_memory.storage import ClaimLostError, claim
 from hf_memory.studies.watched import Beat
 from hf_memory.studies.workers import Ended, Pool, Reached
 
@@ -219,7 +220,7 @@ def run_cell(cell: Cell, beat: Beat) -> bool:
     """Run a cell unless it is finished; where another process is at it, wait for that. Returns whether it ran here."""
     path = cell.path
     while not path.exists():
-        with claim(path) as mine:
+        with contextlib.suppress(ClaimLostError), claim(path) as mine:
             if mine:
                 cell.experiment().run(cell.out / "rows", cell.checkpoint, [_BeatEachStep(beat)])
                 return True

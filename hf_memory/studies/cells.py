@@ -115,6 +115,9 @@ def run_cell(cell: Cell, results: str | os.PathLike[str], beat: Beat = lambda st
         try:
             cell.experiment().run_into(results, beat)
         except Exception as error:  # whatever went wrong belongs to this cell alone
+            if not mine:
+                logger.warning("%s was taken over by another process", cell.name)
+                return "claimed elsewhere", ""
             logger.exception("%s failed", cell.name)
             text = f"{type(error).__name__}: {error}"
             write_failure(results, cell, text)
@@ -148,7 +151,7 @@ def _claimed(cell: Cell, results: Path, claims: contextlib.ExitStack) -> bool:
     """Claim a cell that has neither finished nor failed."""
     if failure_path(results, cell.digest).exists():
         return False
-    return claims.enter_context(claim(cell_path(results, cell.digest)))
+    return bool(claims.enter_context(claim(cell_path(results, cell.digest))))
 
 
 def can_stack(cell: Cell) -> bool:

@@ -51,8 +51,8 @@ def _check_length(recipe: Recipe, specification: Specification, place: Mapping[s
     given = fields.get("max_position_embeddings")
     if given not in (None, specification.longest_row) and mixer_config(arm["mixer"], **fields).limited_length:
         raise ValueError(
-            f"model: max_position_embeddings of {_where(place)} must be {specification.longest_row}, the longest row that "
-            f"is evaluated, or be left out; got {given}"
+            f"model: max_position_embeddings of {_where(place)} must be {specification.longest_row}, the longest row "
+            f"that is evaluated, or be left out; got {given}"
         )
 
 

@@ -17,9 +17,9 @@ from hf_memory.data.tensors import TensorRows
 from hf_memory.experiments.evaluation import evaluate_lengths, predict, split_metrics
 from hf_memory.experiments.mechanisms import measure_mechanisms
 from hf_memory.experiments.provenance import Run
-from hf_memory.experiments.results import Row, write_cell
+from hf_memory.experiments.results import Row, cell_path, write_cell
 from hf_memory.experiments.run import Course, Experiment
-from hf_memory.storage import decode, digest, encode, write_text
+from hf_memory.storage import check_claim, decode, digest, encode, write_text
 from hf_memory.studies.statistics import log_spaced
 
 logger = logging.getLogger(__name__)
@@ -99,6 +99,7 @@ class WatchedExperiment(Experiment):
         found = evaluate_lengths(model, self.specification, splits, run=run, progress=False)
         found = [as_diverged(row) if math.isnan(row.measured("loss").value) else row for row in found]
         found = [dataclasses.replace(row, **changes) for row in found]
+        check_claim(cell_path(results, run.cell))
         write_history(results, run.cell, history.points)
         write_cell(results, definition, found)
         return found

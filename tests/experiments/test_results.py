@@ -1,22 +1,16 @@
-"""Result rows survive the disk, damage is named, and work is claimed once."""
+"""Result rows survive the disk, and damage is named."""
 
 import dataclasses
 import json
 import math
-import os
-import socket
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from hf_memory import storage
 from hf_memory.experiments.metrics import MetricValue
 from hf_memory.experiments.results import Row, cell_path, read_definition, read_rows, recover_rows, write_cell
 from hf_memory.experiments.summary import best_learning_rate, curves, reference_levels, studies
-from hf_memory.storage import claim, decode, digest, encode, write_text
+from hf_memory.storage import decode, digest, encode
 
 DEFINITION = {"task": "bit_parity", "model": {"hidden_size": 64}, "seed": 0, "learning_rate": 1e-3}
 
@@ -78,19 +72,6 @@ def test_rows_of_another_cell_or_no_rows_are_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_failed_write_leaves_the_old_file_and_nothing_beside(tmp_path, monkeypatch):
-    path = write_text(tmp_path / "page.html", "old")
-
-    def fail(source, target):
-        raise OSError("disk full")
-
-    monkeypatch.setattr(storage.os, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
-        write_text(path, "new")
-    assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
-    assert path.read_text() == "old"
-
-
 def _two_cells(folder: Path) -> tuple[Path, Path]:
     other = DEFINITION | {"seed": 1}
     first = write_cell(folder, DEFINITION, [make_row(length=length) for length in (32, 48, 64)])
@@ -135,81 +116,6 @@ def test_folder_without_results_is_an_error(tmp_path):
 def test_row_names_the_metrics_that_it_has():
     with pytest.raises(ValueError, match=r"'recall' was not measured .*token_accuracy"):
         make_row().value("recall")
-
-
-def test_claim_is_exclusive_and_ends_with_the_work(tmp_path):
-    target = tmp_path / "a.jsonl"
-    with claim(target) as mine:
-        with claim(target) as other:
-            assert (mine, other) == (True, False)
-        owner = json.loads((tmp_path / "a.jsonl.lock").read_text())
-        assert (owner["host"], owner["pid"]) == (socket.gethostname(), os.getpid())
-    assert list(tmp_path.iterdir()) == []
-    target.write_text("done")
-    with claim(target) as mine:
-        assert not mine
-
-
-def test_claim_is_released_after_an_error(tmp_path):
-    with pytest.raises(KeyError), claim(tmp_path / "a"):
-        raise KeyError
-    with claim(tmp_path / "a") as mine:
-        assert mine
-
-
-def test_heartbeat_keeps_a_claim_young(tmp_path, monkeypatch):
-    monkeypatch.setattr(storage, "HEARTBEAT_SECONDS", 0.01)
-    with claim(tmp_path / "a"):
-        lock = tmp_path / "a.lock"
-        os.utime(lock, (0, 0))
-        deadline = time.time() + 5
-        while lock.stat().st_mtime == 0 and time.time() < deadline:
-            time.sleep(0.01)
-        assert time.time() - lock.stat().st_mtime < 60
-
-
-@pytest.mark.parametrize(
-    ("host", "pid", "age", "taken"),
-    [
-        (socket.gethostname(), os.getpid(), 0, False),
-        (socket.gethostname(), 2**22 + 1, 0, True),  # beyond the largest process id of Linux
-        ("elsewhere", 1, 0, False),
-        ("elsewhere", 1, 1000, True),
-    ],
-    ids=["own", "gone", "young elsewhere", "old elsewhere"],  # workers of xdist must collect the same names
-)
-def test_claim_of_a_process_that_is_gone_is_taken_over(tmp_path, host, pid, age, taken):
-    lock = tmp_path / "a.lock"
-    lock.write_text(json.dumps({"host": host, "pid": pid, "token": "other"}))
-    os.utime(lock, (time.time() - age, time.time() - age))
-    with claim(tmp_path / "a") as mine:
-        assert mine is taken
-    assert lock.exists() is not taken
-    assert not (tmp_path / "a.lock.takeover").exists()
-
-
-_WORKER = """
-import importlib.util, pathlib, sys
-spec = importlib.util.spec_from_file_location("storage", sys.argv[1])  # alone, without the seconds that torch takes
-storage = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(storage)
-for number in range(30):
-    target = pathlib.Path(sys.argv[2]) / f"{number}.done"
-    with storage.claim(target) as mine:
-        if mine:
-            with open(target.with_suffix(".log"), "a") as log:
-                log.write("done\\n")
-            storage.write_text(target, "done")
-"""
-
-
-def test_processes_that_share_a_folder_do_no_work_twice(tmp_path):
-    (tmp_path / "3.done.lock").write_text(json.dumps({"host": socket.gethostname(), "pid": 2**22 + 1}))
-    command = [sys.executable, "-c", _WORKER, storage.__file__, str(tmp_path)]
-    workers = [subprocess.Popen(command) for _ in range(4)]
-    assert [worker.wait() for worker in workers] == [0] * 4
-    assert [len((tmp_path / f"{number}.log").read_text().splitlines()) for number in range(30)] == [1] * 30
-    assert not list(tmp_path.glob("*.lock*"))
 
 
 def test_learning_rate_is_chosen_on_validation_alone():

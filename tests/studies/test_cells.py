@@ -91,6 +91,15 @@ def test_a_cell_that_is_claimed_is_left_alone(tmp_path):
         assert run_cell(cell, tmp_path) == ("claimed elsewhere", "")
 
 
+def test_a_cell_that_was_taken_over_while_it_ran_leaves_nothing(tmp_path):
+    cell = cell_of(evaluate={"points": 2, "splits": ["validation"], "rows": 8})
+    lease = cell_path(tmp_path, cell.digest).with_suffix(".jsonl.lease")
+    record = "filelock/2\npid=1\nhost=elsewhere\nmode=lease\ntoken=0123\nduration=120.0\n"
+    assert run_cell(cell, tmp_path, lambda steps: lease.write_text(record)) == ("claimed elsewhere", "")
+    assert state_of(tmp_path, cell) == "open"
+    assert {path.name for path in tmp_path.iterdir()} <= {lease.name}
+
+
 def test_a_diverged_run_ends_early_and_counts_as_chance(tmp_path, monkeypatch):
     predict = hf_memory.studies.watched.predict
 

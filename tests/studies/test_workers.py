@@ -12,6 +12,7 @@ import types
 from pathlib import Path
 
 import pytest
+from filelock import SoftFileLease
 
 from hf_memory.experiments.results import cell_path, read_rows
 from hf_memory.storage import claim
@@ -96,12 +97,12 @@ def test_a_worker_ends_with_its_parent(tmp_path):
 def test_a_killed_worker_costs_its_cell_alone(tmp_path):
     quick = planned(tiny_recipe(arms={"lstm": {}}))[0]
     endless = dataclasses.replace(quick, training={**quick.training, "steps": 1_000_000})
+    lease = SoftFileLease(cell_path(tmp_path, endless.digest).with_suffix(".jsonl.lease"))
 
     def kill():
-        while not list(tmp_path.glob("*.lock")):
+        while lease.pid is None:
             time.sleep(0.05)
-        (worker,) = multiprocessing.active_children()
-        os.kill(worker.pid, signal.SIGKILL)
+        os.kill(lease.pid, signal.SIGKILL)
 
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
