@@ -49,6 +49,8 @@ def sweep(
     )
     show_verdicts(study)
     typer.echo(f"rows: {folder}; `hf-memory report {folder} --out report/` writes the page")
+    if any(result.error is not None for result in study.results):
+        raise typer.Exit(1)
 
 
 def show_cells(recipe: "Recipe", workers: int | None) -> None:
@@ -78,7 +80,7 @@ def show_verdicts(study: "Study") -> None:
     from hf_memory.studies.judging import judge_study
 
     failed = [result for result in study.results if result.error is not None]
-    typer.echo(f"{len(study.results)} cells, {len(failed)} failed")
+    typer.echo(f"{len(study.results)} cells, {len(failed)} failed and not measured")
     for result in failed:
         typer.echo(f"  failed: {result.cell.name}: {result.error}")
     for judgement in judge_study(study):

@@ -25,7 +25,14 @@ from hf_memory.studies.watched import Beat, WatchedExperiment
 
 logger = logging.getLogger(__name__)
 
-Outcome = Literal["trained", "finished before", "failed", "failed before", "claimed elsewhere"]
+Outcome = Literal["trained", "finished before", "failed", "crashed", "failed before", "claimed elsewhere"]
+
+ATTEMPTS = 3
+"""How often a cell is run that crashes: whose process is killed, or which finds no memory or no disk. Such an end says
+nothing of the model, and may not come again.
+"""
+
+_CRASHES = (OSError, MemoryError)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,7 +114,7 @@ def run_cell(cell: Cell, results: str | os.PathLike[str], beat: Beat = lambda st
     """
     results = Path(results)
     done, failed = cell_path(results, cell.digest), failure_path(results, cell.digest)
-    if failed.exists():
+    if state_of(results, cell) == "failed":
         return "failed before", read_failure(results, cell.digest) or ""
     with claim(done) as mine:
         if not mine:
@@ -120,8 +127,8 @@ def run_cell(cell: Cell, results: str | os.PathLike[str], beat: Beat = lambda st
                 return "claimed elsewhere", ""
             logger.exception("%s failed", cell.name)
             text = f"{type(error).__name__}: {error}"
-            write_failure(results, cell, text)
-            return "failed", text
+            return write_failure(results, cell, text, crashed=isinstance(error, _CRASHES)), text
+        failed.unlink(missing_ok=True)
     return "trained", ""
 
 
@@ -149,7 +156,7 @@ def run_cells(
 
 def _claimed(cell: Cell, results: Path, claims: contextlib.ExitStack) -> bool:
     """Claim a cell that has neither finished nor failed."""
-    if failure_path(results, cell.digest).exists():
+    if state_of(results, cell) == "failed":
         return False
     return bool(claims.enter_context(claim(cell_path(results, cell.digest))))
 
@@ -182,10 +189,11 @@ def as_stacks(cells: Sequence[Cell], size: int, workers: int = 1) -> list[tuple[
 
 
 def state_of(results: Path, cell: Cell) -> Literal["finished", "failed", "open"]:
-    """Whether the folder holds a cell's rows, or its error."""
+    """Whether the folder holds a cell's rows, or an error with which it has ended for good."""
     if cell_path(results, cell.digest).exists():
         return "finished"
-    return "failed" if failure_path(results, cell.digest).exists() else "open"
+    failure = _read_record(failure_path(results, cell.digest))
+    return "open" if failure is None or failure.get("crashes", ATTEMPTS) < ATTEMPTS else "failed"
 
 
 def failure_path(results: Path, cell: str) -> Path:
@@ -198,16 +206,32 @@ def find_failures(results: Path) -> list[Path]:
     return sorted(results.glob("*.failed.json"))
 
 
-def write_failure(results: Path, cell: Cell, error: str) -> Path:
-    """Record a failed cell with its error."""
-    content = {"cell": cell.digest, "name": cell.name, "error": error}
-    return write_text(failure_path(results, cell.digest), json.dumps(content, indent=2) + "\n")
+def write_failure(results: Path, cell: Cell, error: str, crashed: bool = False) -> Literal["failed", "crashed"]:
+    """Record the error of a cell.
+
+    Returns:
+        ``"crashed"`` where it is to be tried again, else ``"failed"``.
+    """
+    path = failure_path(results, cell.digest)
+    content: dict[str, Any] = {"cell": cell.digest, "name": cell.name, "error": error}
+    if crashed:
+        content["crashes"] = 1 + (_read_record(path) or {}).get("crashes", 0)
+    write_text(path, json.dumps(content, indent=2) + "\n")
+    return "crashed" if content.get("crashes", ATTEMPTS) < ATTEMPTS else "failed"
 
 
 def read_failure(results: Path, cell: str) -> str | None:
-    """The error of a failed cell; None where it has not failed."""
-    path = failure_path(results, cell)
+    """The error of a cell; None where there is none."""
+    record = _read_record(failure_path(results, cell))
+    return None if record is None else str(record.get("error", "its record is damaged"))
+
+
+def _read_record(path: Path) -> dict[str, Any] | None:
+    """What a record of an error holds; nothing where it is damaged, and None where there is none."""
+    if not path.exists():
+        return None
     try:
-        return str(json.loads(path.read_text())["error"]) if path.exists() else None
-    except (ValueError, KeyError, TypeError):
-        return "its record is damaged"
+        record = json.loads(path.read_text())
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) else {}

@@ -207,10 +207,14 @@ class _Sweep:
         write_record(self.results, self.recipe, self.settings, self.cells)
         for cell in cells:
             self._set_damaged_aside(cell)
-        todo = [cell for cell in cells if state_of(self.results, cell) == "open"]
-        self._open = {cell.digest: self._seconds[_key(cell.place)] for cell in todo}
         self._bar.total = len(self.cells)
-        self._bar.update(len(cells) - len(todo))
+        self._bar.update(sum(state_of(self.results, cell) != "open" for cell in cells))
+        # A cell that crashes stays open for some attempts.
+        while todo := [cell for cell in cells if state_of(self.results, cell) == "open"]:
+            self._run(todo)
+
+    def _run(self, todo: Sequence[Cell]) -> None:
+        self._open = {cell.digest: self._seconds[_key(cell.place)] for cell in todo}
         self._show_time()
         # The longest cells first, so that no worker is left with one at the end.
         stacks = as_stacks(sorted(todo, key=lambda cell: -self._open[cell.digest]), self.stack, self.workers.size)
@@ -230,10 +234,11 @@ class _Sweep:
         estimate = self._open.pop(cell.digest, 0.0)
         if outcome == "trained":
             self._estimated, self._taken = self._estimated + estimate, self._taken + seconds
-        if outcome == "failed":
-            self._bar.write(f"{cell.name}: {text}")
-            logger.error("%s failed: %s", cell.name, text)
-        self._bar.update(1)
+        if outcome in ("failed", "crashed"):
+            again = "; it is tried again" if outcome == "crashed" else ""
+            self._bar.write(f"{cell.name}: {text}{again}")
+            logger.error("%s %s: %s", cell.name, outcome, text)
+        self._bar.update(outcome != "crashed")
         self._show_time()
 
     def _show_time(self) -> None:

@@ -235,8 +235,7 @@ def write_failures(results: Path, stack: Stack, error: str) -> list[tuple[Outcom
         elif len(stack) > 1:
             outcomes.append(("claimed elsewhere", ""))
         else:
-            write_failure(results, cell, error)
-            outcomes.append(("failed", error))
+            outcomes.append((write_failure(results, cell, error, crashed=True), error))
     return outcomes
 
 
