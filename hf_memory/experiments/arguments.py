@@ -46,6 +46,7 @@ class ExperimentArguments:
         arm: Name of the curve in figures.
         results: Folder of the result rows.
         smoke: Train for a few steps only.
+        overwrite: Train again where the rows of the run are there already.
     """
 
     mixer: str = dataclasses.field(default="lstm", metadata={"help": "sequence mixer; `hf-memory list` shows them"})
@@ -68,6 +69,9 @@ class ExperimentArguments:
     arm: str | None = dataclasses.field(default=None, metadata={"help": "name in figures; the mixer by default"})
     results: str = dataclasses.field(default="results", metadata={"help": "folder of the result rows"})
     smoke: bool = dataclasses.field(default=False, metadata={"help": "a few steps on a few rows"})
+    overwrite: bool = dataclasses.field(
+        default=False, metadata={"help": "train again where the rows of the run are there already"}
+    )
 
 
 def parse_fields(pairs: Sequence[str], kind: str) -> dict[str, Any]:
@@ -108,11 +112,11 @@ def make_parser(prog: str | None = None) -> HfArgumentParser:
     return parser
 
 
-def parse_arguments(argv: Sequence[str] | None = None, prog: str | None = None) -> tuple[Experiment, str, str]:
+def parse_arguments(argv: Sequence[str] | None = None, prog: str | None = None) -> tuple[Experiment, str, str, bool]:
     """Read a command line: the arguments of :class:`ExperimentArguments` and all of Trainer's.
 
     Returns:
-        The experiment, the folder of the result rows, and the folder of the checkpoint.
+        The experiment, the folder of the result rows, that of the checkpoint, and whether a finished run runs again.
 
     Raises:
         ValueError: For an unknown argument, mixer, task, preset, keyword or field; the message suggests the nearest
@@ -141,10 +145,10 @@ def parse_arguments(argv: Sequence[str] | None = None, prog: str | None = None) 
         arm=arguments.arm or arguments.mixer,
     )
     default = Path("runs") / f"{arguments.task}-{experiment.arm}-seed{values.get('seed', 0)}"
-    return experiment, arguments.results, str(output_dir or default)
+    return experiment, arguments.results, str(output_dir or default), arguments.overwrite
 
 
 def main(argv: Sequence[str] | None = None, prog: str | None = None) -> list[Row]:
     """Train and evaluate as a command line says, on any number of processes."""
-    experiment, results, output_dir = parse_arguments(argv, prog)
-    return experiment.run(results, output_dir)
+    experiment, results, output_dir, overwrite = parse_arguments(argv, prog)
+    return experiment.run(results, output_dir, overwrite=overwrite)

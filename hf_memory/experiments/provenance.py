@@ -39,6 +39,7 @@ class Run:
     tokens: int | None = None
     train_seconds: float | None = None
     weights_sha256: str = ""
+    code: str = ""
 
 
 def measure_state(model: MemoryPreTrainedModel, num_columns: int) -> tuple[int, int]:

@@ -66,6 +66,8 @@ class Row:
         backend: Backend of the recurrences, and how the run was trained where that was otherwise.
         versions: Versions of the packages that took part.
         weights_sha256: SHA-256 of the weights file; empty where the weights were not saved.
+        code: Digest of the code that trained the model, see :func:`hf_memory.experiments.code.code_digest`; empty in
+            rows from before there were any.
     """
 
     cell: str
@@ -100,6 +102,7 @@ class Row:
     backend: str
     versions: dict[str, str]
     weights_sha256: str
+    code: str = ""
 
     def value(self, metric: str | None = None) -> float:
         """Value of ``metric``, by default of the headline metric. Raises a ``ValueError`` where the row lacks it."""
@@ -120,10 +123,11 @@ class Row:
     def from_json(cls, values: Mapping[str, Any]) -> "Row":
         """Rebuild a row. Raises a ``ValueError`` that names a field which is missing, unknown or of another type."""
         hints = typing.get_type_hints(cls)
-        missing, unknown = sorted(hints.keys() - values.keys()), sorted(values.keys() - hints.keys())
+        given = {"code": "", **values}
+        missing, unknown = sorted(hints.keys() - given.keys()), sorted(given.keys() - hints.keys())
         if missing or unknown:
             raise ValueError(f"row: fields missing: {missing}, fields unknown: {unknown}")
-        decoded = decode(dict(values))
+        decoded = decode(given)
         return cls(**{name: _restore(name, decoded[name], hint) for name, hint in hints.items()})
 
 

@@ -5,8 +5,10 @@ import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments, set_seed
 
 from hf_memory.data.builder import load_dataset
@@ -14,6 +16,7 @@ from hf_memory.data.collator import MemoryCollator
 from hf_memory.data.specification import Specification, data_version, length_bounds
 from hf_memory.data.tensors import TensorRows
 from hf_memory.data.tokenizers import task_tokenizer
+from hf_memory.experiments.code import code_digest
 from hf_memory.experiments.evaluation import evaluate_lengths
 from hf_memory.experiments.provenance import Run, config_digest, save_run, weights_digest
 from hf_memory.experiments.results import Row, cell_path, read_rows, write_cell
@@ -27,12 +30,31 @@ logger = logging.getLogger(__name__)
 
 SMOKE_ROWS = {"num_train": 512, "num_validation": 64, "num_test": 64}
 
-# What changes the outcome of a run; other arguments of Trainer only say where it runs and what it prints.
+# What stands in the definition of every run.
 _DEFINING = (
     "learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "num_train_epochs",
     "max_steps", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "optim", "optim_args", "bf16", "fp16",
     "label_smoothing_factor", "neftune_noise_alpha", "load_best_model_at_end",
 )  # fmt: skip
+
+# Where a run happens, what it prints and keeps, how it is evaluated while it goes on. `rows_per_step` holds the product
+# of batch size, processes and accumulation. All other arguments belong to the definition where they are not at their
+# defaults, also those that later releases of transformers bring.
+_HARMLESS = frozenset({
+    "output_dir", "do_train", "do_eval", "do_predict", "disable_tqdm", "report_to", "run_name", "project", "debug",
+    "prediction_loss_only", "eval_accumulation_steps", "eval_do_concat_batches", "eval_on_start",
+    "eval_use_gather_object", "batch_eval_metrics", "include_for_metrics", "include_num_input_tokens_seen",
+    "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps",
+    "gradient_checkpointing", "gradient_checkpointing_kwargs", "activation_checkpointing",
+    "activation_checkpointing_kwargs", "use_cache",
+    "push_to_hub", "resume_from_checkpoint", "restore_callback_states_from_checkpoint", "enable_jit_checkpoint",
+    "dataloader_num_workers", "dataloader_pin_memory", "dataloader_persistent_workers", "dataloader_prefetch_factor",
+    "dataloader_multiprocessing_context", "local_rank", "use_cpu", "skip_memory_metrics", "torch_empty_cache_steps",
+    "seed", "data_seed",
+})  # fmt: skip
+_HARMLESS_GROUPS = ("logging_", "log_", "save_", "hub_", "trackio_", "ddp_")
+_WHEN_KEPT = frozenset({"eval_strategy", "eval_steps", "eval_delay", "metric_for_best_model", "greater_is_better"})
+"""What matters where the best checkpoint is kept, and with it when checkpoints are saved."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +114,13 @@ class Experiment:
         set_seed(seed)
         return model_for_task(self.mixer, self.specification.task, **self.model_fields)
 
+    def code(self) -> str:
+        """Digest of the code that makes this run's numbers."""
+        with torch.device("meta"):
+            return code_digest(
+                model_for_task(self.mixer, self.specification.task, **self.model_fields), self.specification.task
+            )
+
     def make_arguments(self, output_dir: str) -> TrainingArguments:
         """Trainer's arguments; the data seed is also that of the order of the rows."""
         low, high = length_bounds(self.specification.train_length)
@@ -117,7 +146,7 @@ class Experiment:
             "arm": self.arm or self.mixer,
             "mixer": self.mixer,
             "config": config_digest(self.make_model(arguments.seed).config),
-            "training": {name: values[name] for name in _DEFINING},
+            "training": {name: values[name] for name in _DEFINING} | _further(arguments),
             "rows_per_step": rows_per_step,
             "optim_groups": self.optim_groups,
             "learning_rate_grid": list(self.learning_rate_grid),
@@ -134,11 +163,19 @@ class Experiment:
         results: str | os.PathLike[str],
         output_dir: str | os.PathLike[str],
         callbacks: Sequence[TrainerCallback] = (),
+        overwrite: bool = False,
     ) -> list[Row]:
         """Train, save, evaluate on ``validation`` and every test split, and write the rows.
 
-        Runs whose rows are in ``results`` already are read and not repeated. Every process of a distributed run calls
-        this, and gets the same rows; the main one writes them.
+        A run whose rows are in ``results`` and whose checkpoint is there is not repeated: its rows are read, and a
+        warning says so, and whether other code made them. Every process of a distributed run calls this, and gets the
+        same rows; the main one writes them.
+
+        Args:
+            results: Folder of the rows.
+            output_dir: Folder of the checkpoint.
+            callbacks: Further callbacks of Trainer.
+            overwrite: Train again in any case.
         """
         arguments = self.make_arguments(str(output_dir))
         if arguments.n_gpu > 1:
@@ -148,9 +185,8 @@ class Experiment:
             )
         definition = self.definition(arguments)
         cell = digest(definition)
-        if cell_path(results, cell).exists():
-            logger.info("cell %s is finished: its rows are read from %s", cell, cell_path(results, cell))
-            return read_rows(cell_path(results, cell))
+        if not overwrite and cell_path(results, cell).exists() and weights_digest(output_dir):
+            return self._finished(cell_path(results, cell))
         with arguments.main_process_first(local=False, desc="dataset"):
             rows = load_dataset(f"hf_memory/{definition['task']}", definition["preset"], **definition["data"])
         trainer, seconds = self._train(arguments, rows, callbacks)
@@ -175,6 +211,17 @@ class Experiment:
         if arguments.push_to_hub:
             trainer.push_to_hub(results=results, task=definition["task"])  # with a card that holds these rows
         return found
+
+    def _finished(self, path: Path) -> list[Row]:
+        """Rows of a run that finished before; what is skipped says so."""
+        rows = read_rows(path)
+        other = f", made by other code ({rows[0].code})" if rows[0].code not in ("", self.code()) else ""
+        logger.warning(
+            "finished before%s: rows from %s; no checkpoint was written (overwrite trains again)",
+            other,
+            path,
+        )
+        return rows
 
     def _train(
         self,
@@ -218,4 +265,18 @@ class Experiment:
             tokens=course.tokens,
             train_seconds=course.seconds,
             weights_sha256=weights_digest(arguments.output_dir),
+            code=self.code(),
         )
+
+
+def _further(arguments: TrainingArguments) -> dict[str, Any]:
+    """Arguments that may change a number, where they are not at the package's defaults."""
+    values, defaults = arguments.to_dict(), training_arguments(arguments.output_dir).to_dict()
+    keeps_best = arguments.load_best_model_at_end
+    silent = _HARMLESS | frozenset(_DEFINING) | (frozenset() if keeps_best else _WHEN_KEPT)
+    groups = tuple(group for group in _HARMLESS_GROUPS if not (keeps_best and group == "save_"))
+    return {
+        name: value
+        for name, value in sorted(values.items())
+        if value != defaults.get(name) and name not in silent and not name.startswith(groups)
+    }

@@ -11,18 +11,17 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel
 
+from hf_memory.experiments.code import PACKAGE, collect
 from hf_memory.mixers import MIXERS
 from hf_memory.mixers.auto import HEADS
 from hf_memory.mixers.hybrid import MemoryHybridConfig
 from hf_memory.storage import write_text
 
-PACKAGE = "hf_memory"
 DISPATCH = f"{PACKAGE}.ops.backends.dispatch"
 REQUIREMENTS = frozenset({"huggingface_hub", "numpy", "packaging", "torch", "transformers"})
 """Packages that exported code may import: those that transformers itself needs."""
@@ -76,18 +75,6 @@ def export_remote_code(model: PreTrainedModel, folder: str | Path) -> list[Path]
 def flat_name(module: str) -> str:
     """Name of the file of a module, without its ending: ``hf_memory.ops.gru`` is ``ops_gru``."""
     return module.removeprefix(f"{PACKAGE}.").replace(".", "_")
-
-
-def collect(roots: Iterable[str]) -> dict[str, str]:
-    """Source text of the modules that the given ones import, themselves included, by module name."""
-    sources: dict[str, str] = {}
-    waiting = list(roots)
-    while waiting:
-        module = waiting.pop()
-        if module not in sources:
-            sources[module] = _source(module)
-            waiting.extend(_own_imports(ast.parse(sources[module])))
-    return sources
 
 
 def rewrite(module: str, text: str, exported: Iterable[str]) -> str:
@@ -158,19 +145,6 @@ def _set_auto_map(model: PreTrainedModel, folder: Path, leaf: str, stem: str) ->
     config["auto_map"] = {"AutoConfig": f"{leaf}.{stem}Config"}
     config["auto_map"] |= {auto: f"{leaf}.{stem}{suffix}" for auto, suffix in AUTO_CLASSES.items()}
     write_text(path, json.dumps(config, indent=2, sort_keys=True) + "\n")
-
-
-def _source(module: str) -> str:
-    spec = find_spec(module)
-    if spec is None or spec.origin is None:
-        raise ValueError(f"{module} has no source file, which remote code needs")
-    return Path(spec.origin).read_text(encoding="utf-8")
-
-
-def _own_imports(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(f"{PACKAGE}."):
-            yield node.module
 
 
 def _check_foreign(module: str, node: ast.Import | ast.ImportFrom) -> None:

@@ -1,16 +1,22 @@
 """The command line of a training run: what it accepts, and which of it makes another cell."""
 
+import dataclasses
+import functools
+import logging
 import os
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from transformers import TrainingArguments
 
 from hf_memory.experiments.arguments import make_parser, parse_arguments, parse_fields
 from hf_memory.experiments.results import read_definition
-from hf_memory.experiments.run import Experiment
+from hf_memory.experiments.run import _HARMLESS, _HARMLESS_GROUPS, _WHEN_KEPT, Experiment
 
 SMALL = ["--model", "hidden_size=8", "num_hidden_layers=1", "--data", "length=8", "test_lengths=[8,16]"]
+KEEP = ["--eval_strategy", "steps", "--save_strategy", "steps", "--eval_steps", "5", "--save_steps"]
 QUIET = ["--disable_tqdm", "True", "--use_cpu", "True"]
 
 
@@ -26,7 +32,7 @@ def test_pairs_follow_a_flag_or_each_has_its_own():
         ["--data=length=6", "num_test=9", "--model=hidden_size=8", "--model=norm=layer"],
     ]
     for way in ways:
-        experiment, _, _ = parse_arguments(way)
+        experiment, _, _, _ = parse_arguments(way)
         assert experiment.specification.overrides == {"length": 6, "num_test": 9}
         assert experiment.fields == {"hidden_size": 8, "norm": "layer"}
     assert parse_arguments(["--data", "length=[3, 40]"])[0].specification.overrides == {"length": [3, 40]}
@@ -76,7 +82,7 @@ def test_fields_are_json_or_text():
 
 
 def test_data_seed_is_that_of_rows_and_of_their_order():
-    experiment, _, _ = parse_arguments(["--data_seed", "5"])
+    experiment, _, _, _ = parse_arguments(["--data_seed", "5"])
     assert experiment.specification.seed == experiment.make_arguments("run").data_seed == 5
     with pytest.raises(ValueError, match="data_seed: 5 differs from data seed=4"):
         parse_arguments(["--data_seed", "5", "--data", "seed=4"])
@@ -102,14 +108,25 @@ def test_cell_depends_on_what_changes_the_outcome_and_on_nothing_else():
     assert parse_arguments([*base, *halves])[0].cell("run") == cell
 
 
-def test_finished_run_is_read_and_not_repeated():
+def test_finished_run_is_read_and_not_repeated_and_says_so(caplog, monkeypatch):
     arguments = ["--mixer", "lru", "--smoke", "--max_steps", "2", "--output_dir", "run", *SMALL, *QUIET]
-    experiment, results, output_dir = parse_arguments(arguments)
+    experiment, results, output_dir, _ = parse_arguments(arguments)
     first = experiment.run(results, output_dir)
-    os.remove(os.path.join("run", "model.safetensors"))
-    assert experiment.run(results, output_dir) == first
-    assert not os.path.exists(os.path.join("run", "model.safetensors"))
-    other, _, _ = parse_arguments([*arguments, "--seed", "1"])
+    assert {row.code for row in first} == {experiment.code()}
+    weights, written = Path("run/model.safetensors"), os.stat("run/model.safetensors").st_mtime_ns
+    with caplog.at_level(logging.WARNING):
+        assert experiment.run(results, output_dir) == first
+    assert f"finished before: rows from results/{first[0].cell}.jsonl; no checkpoint was written" in caplog.text
+    assert os.stat(weights).st_mtime_ns == written
+    weights.unlink()  # a checkpoint that is gone is trained again, and is the same
+    assert [row.weights_sha256 for row in experiment.run(results, output_dir)] == [row.weights_sha256 for row in first]
+    written = os.stat(weights).st_mtime_ns
+    experiment.run(results, output_dir, overwrite=True)
+    assert os.stat(weights).st_mtime_ns > written
+    monkeypatch.setattr(Experiment, "code", lambda self: "another")
+    experiment.run(results, output_dir)
+    assert f"finished before, made by other code ({first[0].code}): rows from" in caplog.text
+    other, _, _, _ = parse_arguments([*arguments, "--seed", "1"])
     assert other.cell("run") != experiment.cell("run") == first[0].cell
     (path,) = os.listdir("results")
     assert read_definition(os.path.join("results", path))["training"]["max_steps"] == 2
@@ -118,3 +135,38 @@ def test_finished_run_is_read_and_not_repeated():
 def test_experiment_refuses_unknown_arguments_of_trainer():
     with pytest.raises(ValueError, match="did you mean 'max_steps'"):
         Experiment(SimpleNamespace(), "lstm", training={"max_step": 3})
+
+
+def test_every_argument_that_may_change_a_number_belongs_to_the_run():
+    base = ["--mixer", "lru", *SMALL]
+    cell = parse_arguments(base)[0].cell("run")
+    assert parse_arguments([*base, *KEEP, "5"])[0].cell("run") == cell
+    best = [parse_arguments([*base, "--load_best_model_at_end", "True", *KEEP, n])[0].cell("run") for n in ("5", "10")]
+    assert len({cell, *best}) == 3
+    for change in (
+        ["--dataloader_drop_last", "True"],
+        ["--train_sampling_strategy", "group_by_length"],
+        ["--auto_find_batch_size", "True"],
+        ["--torch_empty_cache_steps", "4", "--average_tokens_across_devices", "False"],
+        ["--accelerator_config", '{"split_batches": true}'],
+    ):
+        assert parse_arguments([*base, *change])[0].cell("run") != cell, change
+
+
+def test_each_argument_of_trainer_is_harmless_or_moves_the_digest():
+    experiment = parse_arguments(["--mixer", "lru", *SMALL])[0]
+    arguments = experiment.make_arguments("run")
+    before = experiment.definition(arguments)
+    silent = _HARMLESS | _WHEN_KEPT
+    for field in dataclasses.fields(arguments):
+        if not field.init or field.name in silent or field.name.startswith(_HARMLESS_GROUPS):
+            continue
+        changed = experiment.make_arguments("run")
+        changed.to_dict = functools.partial(changed_value, changed, field.name)
+        assert experiment.definition(changed)["training"] != before["training"], field.name
+    assert {"max_steps", "learning_rate", "dataloader_drop_last", "optim"}.isdisjoint(silent)
+
+
+def changed_value(arguments, name):
+    """The values of arguments, with another one under a name."""
+    return {**TrainingArguments.to_dict(arguments), name: "changed"}
