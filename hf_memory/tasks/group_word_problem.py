@@ -57,7 +57,9 @@ class GroupWordProblem(Task):
     >>> GroupWordProblem(group="Z60").solve(np.array([[59, 2, 30, 30]])).tolist()
     [[59, 1, 31, 1]]
 
-    Rows are uniform and independent. There are no marker tokens, so that no position scores for free but the first.
+    Rows are uniform and independent. Of 100,000 rows of 8 elements of a group of order 60 no two are alike but with
+    probability 3e-5, so that the training sets of the presets are min(N, 60^k) distinct rows, with every pair once; of
+    six elements some 3,000 rows come again. There are no marker tokens, so that no position scores for free but the first.
 
     Attributes:
         group: A product of cyclic, symmetric and alternating groups, such as ``"A5"``, ``"A4xZ5"``, ``"Z60"``.
