@@ -167,8 +167,7 @@ def _counts(rows: Rows, outputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         ]
     )
     if not pairs or None in pairs:
-        raise ValueError(
-            f"metric of task {rows.task.key!r} must be an accuracy, a recall or its own, got {rows.metric!r}"
-        )
+        name = f"metric of task {rows.task.key!r}"
+        raise ValueError(f"{name} must be an accuracy, a recall or a count of its own, got {rows.metric!r}")
     counted = np.array(pairs, dtype=np.float64)
     return counted[:, :1], counted[:, 1:]

@@ -16,12 +16,10 @@ _MAX_ENUMERATED = 1 << 26
 _POSTER = "poster, bit parity: trained at 32, evaluated at 48, 64, 128, 256"
 _LONGER = "project page, bit parity: evaluated at sequences 50 % longer"
 _CONTROLLED = "poster, controlled bit parity: exactly 12 ones, evaluated at sequences 50 % longer"
-_SHORT_MIX = (
-    "lengths of Beck et al. (2024), xLSTM, and Grazzi et al. (2025), who score the last parity only: all scored"
-)
+_SHORT_MIX = "lengths of Beck et al. (2024), xLSTM, and Grazzi et al. (2025), who score the last parity alone"
 _SHORT_MIX_LAST = (
-    "Beck et al. (2024), xLSTM, and Grazzi et al. (2025): one answer a row, trained at 3 to 40 and evaluated at 40 to 256 "
-    "tokens, a token for the answer among them, which is not counted here: 2 to 39 bits, then 39 to 255"
+    "Beck et al. (2024), xLSTM, and Grazzi et al. (2025): one answer a row, trained at 3 to 40 tokens, evaluated at "
+    "40 to 256; one of them is the answer, which is not counted here: 2 to 39 bits, then 39 to 255"
 )
 
 
@@ -151,7 +149,7 @@ class BitParity(Task):
         return {**super().annotate(input_ids, labels), "ones_so_far": ones}
 
     def chance_level(self, metric: str, length: int) -> float:
-        """The best predictor from position and current bit, by exact count, that of the rows of the pool if there is one.
+        """The best predictor from position and current bit, by exact count: over the pool if there is one.
 
         ``token_accuracy`` and ``loss`` (nats) are exact for every knob. ``sequence_accuracy`` is known where one
         position is scored, and for independent bits and modulus 2: such a predictor can be right at every position for
@@ -168,7 +166,7 @@ class BitParity(Task):
         return math.nan
 
     def baselines(self, length: int) -> dict[str, float]:
-        """Token accuracy of the best predictors that see nothing, the position, the bit, both, the last three bits, or the commoner bit."""
+        """Token accuracy of the best tables of nothing, position, bit, both, 3 bits, the commoner bit; exact."""
         check_int(f"num_ones at length {length}", self.num_ones, 0, length, optional=True)
         joint, law = self._joint(length, 1), dataclasses.replace(self, score="all")
         return {

@@ -55,8 +55,8 @@ class Dyck(Task):
       types scores one half. A counter for each type is always right, and late positions are mostly wrong words: the
       law needs types remembered, and no stack.
     * ``"crossed"``: the closing bracket of a pair that holds other pairs is exchanged with that of a pair around it of
-      another type; words in which this cannot be done are drawn again, among those that stay whole too. Counters, flags and the last tokens say nothing of the last label, which alone is scored:
-      half of the rows are whole. The law for questions about stacks.
+      another type. Words in which this cannot be done are drawn again, also among those that stay whole. Counters,
+      flags and the last tokens say nothing of the last label, which alone is scored. The law for questions on stacks.
     * ``"balanced"``: no row is corrupted. At depth zero all labels are 1: the headline metric says nothing.
 
     Under ``"crossed"`` the square and the round bracket below have changed places:
@@ -146,7 +146,7 @@ class Dyck(Task):
         return ((depth == 0) & ~underflow & ~wrong).astype(np.int32)
 
     def annotate(self, input_ids: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
-        """``score``, the last position under the law ``"crossed"``; ``depth``, which ignores types and faults; ``cause``.
+        """``score``, the last position alone if ``"crossed"``; ``depth``, which ignores types and faults; ``cause``.
 
         ``cause`` is 0 where the prefix is balanced, 1 where brackets are open, 2 after a first fault of type, 3 after
         a closing bracket with nothing open.

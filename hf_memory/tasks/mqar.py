@@ -56,9 +56,9 @@ class MQAR(Task):
 
     A row is a context ``key value key value ...`` of distinct keys and distinct values, then slots of two tokens. Each
     key is queried once, in one slot: slot ``g`` is drawn without replacement with weight ``(g + 1)^(power_a - 1)``, and
-    the i-th key gets the i-th slot drawn, so that the slot alone tells something of the pair. All other tokens are filler. The model sees the key and must output its value
-    at once; the value itself is not in the input. By the convention of causal heads the label stands one position after
-    its query.
+    the i-th key gets the i-th slot drawn, so that the slot alone tells something of the pair. All other tokens are
+    filler. The model sees the key and must output its value at once; the value itself is not in the input. By the
+    convention of causal heads the label stands one position after its query.
 
     >>> import numpy as np
     >>> row = np.array([[3, 12, 5, 9, 0, 0, 5, 0, 3, 0]])

@@ -200,7 +200,7 @@ class StringCopy(Task):
                 "token_accuracy": (longest / letters + 1) / (longest + 1),
             }
         else:
-            # Answers of ``least`` to ``longest`` letters are equally likely; at each step the likelier of letter and end.
+            # Answers of ``least`` to ``longest`` letters are equally likely; each step guesses a letter or the end.
             least = self._shortest_answer
             sizes = range(least, longest + 1)
             best = sum(

@@ -322,7 +322,7 @@ class UpdatingMQAR(Task):
         return float(levels @ _updated_keys(self, length))
 
     def baselines(self, length: int) -> dict[str, float]:
-        """Recall of guesses among values in force and among all values seen, and of two memories of one kind of binding.
+        """Recall of guesses among values in force and among all values seen, and of memories of one kind of binding.
 
         ``most_recent_binding`` always answers the value bound last; it is known as the chance level is.
         ``value_seen`` and ``first_value``, a memory that takes no updates, are estimated on fixed rows.
