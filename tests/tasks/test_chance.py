@@ -226,3 +226,20 @@ def test_rules_are_known_by_name_and_metrics_are_checked():
     assert "last_candidate" in heuristic_levels(MQAR(), 32, rng, 50)
     with pytest.raises(ValueError, match="metric of task 'mqar' must be an accuracy, a recall or a count of its own"):
         heuristic_levels(MQAR(), 32, rng, 50, "no_such_metric")
+
+
+def test_candidates_are_the_values_that_a_row_has_bound():
+    bound = UpdatingMQAR(vocab_size=16, num_kv_pairs=2)
+    row = np.array([[3, 12, 5, 9, 3, 0, 3, 14, 0, 0, 5, 0, 3, 0]])
+    assert row[bound.candidates(row, bound.solve(row))].tolist() == [12, 9, 14]
+    twice = UpdatingMQAR(vocab_size=16, num_kv_pairs=2, num_passes=2)
+    row = np.array([[3, 12, 5, 9, 3, 12, 5, 9, 5, 10, 5, 0]])
+    assert row[twice.candidates(row, twice.solve(row))].tolist() == [12, 9, 10]
+    # A filler's second token is no value, though it is no blank: its first is no key of the row.
+    filled = UpdatingMQAR(vocab_size=16, num_kv_pairs=2, filler="random")
+    row = np.array([[3, 12, 5, 9, 4, 15, 5, 10, 3, 0]])
+    assert row[filled.candidates(row, filled.solve(row))].tolist() == [12, 9, 10]
+    row = np.array([[3, 12, 5, 9, 0, 0, 5, 0, 3, 0]])
+    assert row[MQAR(num_kv_pairs=2).candidates(row, row)].tolist() == [12, 9]
+    assert row[AssociativeRecall(num_kv_pairs=2).candidates(row, row)].tolist() == [12, 9]
+    assert BitParity().candidates(row, row) is None
