@@ -90,10 +90,11 @@ def _columns(rows: Rows) -> np.ndarray:
 def _window(rows: Rows, width: int) -> np.ndarray:
     """Code of the last ``width`` tokens; places before the row have a sign of their own."""
     symbols, size = rows.symbols
-    seen: np.ndarray = np.pad(rows.read(symbols.astype(np.int64) + 1), ((0, 0), (width - 1, 0)))
-    code = np.zeros(rows.labels.shape, dtype=np.int64)
-    for offset in range(width):
-        code = code * (size + 1) + seen[:, offset : offset + code.shape[1]]
+    known = rows.read(symbols.astype(np.int64) + 1)
+    code = np.zeros(known.shape, dtype=np.int64)
+    for back in range(width - 1, -1, -1):
+        code *= size + 1
+        code[:, back:] += known[:, : known.shape[1] - back]
     return code
 
 
