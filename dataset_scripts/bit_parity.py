@@ -19,6 +19,7 @@ EDITION = Edition(
         "iid_128": {"length": 128, "test_lengths": (128, 192)},
         "iid_256": {"length": 256, "test_lengths": (256, 384)},
         "iid_3_40": {"length": (3, 40), "test_lengths": (40, 64, 128, 256)},
+        "iid_2_39_last": {"length": (2, 39), "test_lengths": (39, 63, 127, 255)},
         "ones12_len16": {"length": 16, "test_lengths": (16, 24)},
         "ones12_len32": {"length": 32, "test_lengths": (32, 48)},
         "ones4_len32": {"length": 32, "test_lengths": (32, 48)},

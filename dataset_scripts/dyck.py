@@ -16,6 +16,7 @@ EDITION = Edition(
         "len32": {"length": 32, "test_lengths": (32, 48, 64, 128, 256)},
         "len32_type_swap": {"length": 32, "test_lengths": (32, 48, 64, 128, 256)},
         "len32_balanced": {"length": 32, "test_lengths": (32, 48, 64, 128, 256)},
+        "len32_crossed": {"length": 32, "test_lengths": (32, 48, 64, 128, 256)},
     },
 )
 

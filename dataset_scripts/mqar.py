@@ -26,6 +26,9 @@ EDITION = Edition(
         "kv4_len64_random": {"length": 64, "test_lengths": (64, 128, 256)},
         "kv8_len64_random": {"length": 64, "test_lengths": (64, 128, 256)},
         "based_mixture": {"num_train": 180_000, "test_lengths": (64,)},
+        "kv4_len64_shuffled": {"length": 64, "test_lengths": (64, 128, 256)},
+        "kv8_len128_shuffled": {"length": 128, "test_lengths": (128, 256, 512)},
+        "kv16_len256_shuffled": {"length": 256, "test_lengths": (256, 512, 1024)},
     },
 )
 

@@ -17,6 +17,8 @@ EDITION = Edition(
         "len5_15": {"length": (5, 15), "test_lengths": (10, 15, 20, 30)},
         "prefix3_len20_50": {"length": (20, 50), "test_lengths": (35, 50, 75, 100)},
         "suffix3_len20_50": {"length": (20, 50), "test_lengths": (35, 50, 75, 100)},
+        "prefix3_len20_50_published": {"length": (20, 50), "test_lengths": (35, 50, 75, 100)},
+        "suffix3_len20_50_published": {"length": (20, 50), "test_lengths": (35, 50, 75, 100)},
     },
 )
 

@@ -37,20 +37,42 @@ def walk(
     return tokens, depths
 
 
-def stack_labels(tokens: np.ndarray, num_types: int) -> np.ndarray:
-    """Whether each prefix of ``tokens`` (L, n) is balanced, by running a stack that stops at the first fault."""
+def walk_law(length: int, max_depth: int) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities (L,) that a walk is at depth zero after each bracket, and that the bracket closes; exact."""
+    chance = np.zeros(max_depth + 2)
+    chance[0] = 1.0
+    depth = np.arange(max_depth + 2)
+    zero, closing = np.empty(length), np.empty(length)
+    for t in range(length):
+        opens = np.where((depth < max_depth) & (depth < length - t), 0.5, 0.0)
+        opens[0] = 1.0
+        closing[t] = (chance * (1 - opens)).sum()
+        chance = np.roll(chance * opens, 1) + np.roll(chance * (1 - opens), -1)
+        zero[t] = chance[0]
+    return zero, closing
+
+
+def stack_labels(tokens: np.ndarray, num_types: int, size: int | None = None) -> np.ndarray:
+    """Whether each prefix of ``tokens`` (L, n) is balanced, by running a stack that stops at the first fault.
+
+    A stack of a given ``size`` forgets the types of the brackets below its top ``size``, and takes them for right.
+    """
     length, num_rows = tokens.shape
     labels = np.empty((length, num_rows), dtype=bool)
     depth = np.zeros(num_rows, dtype=np.int32)
     alive = np.ones(num_rows, dtype=bool)
     stack = np.zeros((length + 1) * num_rows, dtype=np.int32)
     row = np.arange(num_rows)
+    known = np.zeros(num_rows, dtype=np.int32)
+    most = length if size is None else size
     for t in range(length):
         token = tokens[t]
         opens = token < num_types
         place = depth * num_rows + row
         stack[place] = token
-        alive &= opens | ((depth > 0) & (stack[place - num_rows] == token - num_types))
+        fits = (known <= 0) | (stack[place - num_rows] == token - num_types)
+        alive &= opens | ((depth > 0) & fits)
+        known = np.where(opens, np.minimum(known + 1, most), np.maximum(known - 1, 0))
         depth += np.where(opens, 1, -1).astype(np.int32)
         np.maximum(depth, 0, out=depth)
         labels[t] = alive & (depth == 0)

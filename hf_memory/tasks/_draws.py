@@ -1,5 +1,8 @@
 """Draws with constraints and running look-ups, one for each row, vectorised over rows."""
 
+import functools
+import math
+
 import numpy as np
 
 _INDEX_BITS = 20
@@ -106,3 +109,18 @@ def last_in_group(group: np.ndarray, marks: np.ndarray) -> np.ndarray:
     result = np.empty(n * width, dtype=np.int32)
     result[column + np.arange(n)[:, None] * width] = found
     return result.reshape(n, width)
+
+
+@functools.lru_cache(maxsize=64)
+def expected_largest_count(draws: int, values: int) -> float:
+    """Expected count of the most frequent of ``draws`` draws with replacement from ``values`` values."""
+    expected = 0.0
+    for most in range(draws):
+        # P(all counts <= most) is the coefficient of x^draws in (sum_{j <= most} x^j / j!)^values, scaled.
+        single = np.array([1.0 / math.factorial(j) if j <= most else 0.0 for j in range(draws + 1)])
+        power = np.zeros(draws + 1)
+        power[0] = 1.0
+        for _ in range(values):
+            power = np.convolve(power, single)[: draws + 1]
+        expected += 1.0 - float(power[draws]) * math.exp(math.lgamma(draws + 1) - draws * math.log(values))
+    return expected

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from hf_memory.tasks._checks import check_choice, check_int
+from hf_memory.tasks._draws import expected_largest_count
 from hf_memory.tasks.base import IGNORE_INDEX, Preset, Task
 
 BLANK = 0
@@ -204,7 +205,12 @@ class RecallTask(Task):
         return levels.get(metric, math.nan)
 
     def baselines(self, length: int) -> dict[str, float]:
-        """Accuracy on the recalled symbols of blanks alone, of one fixed symbol, and of a memory for one symbol."""
+        """Accuracy on the recalled symbols of blanks alone, of a fixed symbol, and of memories for one; exact."""
         size = self.sizes(length)[0]
         guess = 1 / self.alphabet_size
-        return {"all_blank": 0.0, "constant_symbol": guess, "first_symbol_repeated": (1 + (size - 1) * guess) / size}
+        return {
+            "all_blank": 0.0,
+            "constant_symbol": guess,
+            "first_symbol_repeated": (1 + (size - 1) * guess) / size,
+            "most_frequent_symbol": expected_largest_count(size, self.alphabet_size) / size,
+        }

@@ -1,7 +1,6 @@
 """Associative recall: key-value pairs and one query."""
 
 import dataclasses
-import functools
 import math
 from collections.abc import Mapping
 from typing import ClassVar, Literal
@@ -9,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from hf_memory.tasks._checks import check_choice, check_int
-from hf_memory.tasks._draws import draw_distinct
+from hf_memory.tasks._draws import draw_distinct, expected_largest_count
 from hf_memory.tasks.base import IGNORE_INDEX, Preset, Segment, Task
 
 ROLES = ("shared", "disjoint_in_row")
@@ -134,8 +133,16 @@ class AssociativeRecall(Task):
         ambiguous[row, column] = same[:, 1::2].any(axis=1)
         return {"score": score, "distance": distance, "ambiguous": ambiguous}
 
+    def candidates(self, input_ids: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """The values of the context."""
+        mask = np.zeros(input_ids.shape, dtype=bool)
+        mask[:, 1 : 2 * self.pairs_at(input_ids.shape[1]) : 2] = True
+        return mask
+
     def chance_level(self, metric: str, length: int) -> float:
         """The most frequent value of the context: its expected count over k, exact; above 1/k, as values repeat.
+
+        Any pair is queried as often as any other, so that positions tell nothing.
 
         ``loss`` is not known in closed form. NaN for it and for other metrics.
         """
@@ -150,7 +157,7 @@ class AssociativeRecall(Task):
             "any_value": 1.0 / (self.vocab_size - 1),
             "one_over_k": 1.0 / k,
             "value_in_context": (1.0 + (k - 1) / values) / k,
-            "most_frequent_value": _expected_largest_count(k, values) / k,
+            "most_frequent_value": expected_largest_count(k, values) / k,
         }
 
     def num_distinct(self, length: int) -> int:
@@ -171,18 +178,3 @@ def _number_among_others(ranks: np.ndarray, keys: np.ndarray) -> np.ndarray:
         # In ascending order: each key at or below an id pushes it up by one.
         ids += ids >= key[:, None]
     return ids
-
-
-@functools.lru_cache(maxsize=64)
-def _expected_largest_count(draws: int, values: int) -> float:
-    """Expected count of the most frequent of ``draws`` draws with replacement from ``values`` values."""
-    expected = 0.0
-    for most in range(draws):
-        # P(all counts <= most) is the coefficient of x^draws in (sum_{j <= most} x^j / j!)^values, scaled.
-        single = np.array([1.0 / math.factorial(j) if j <= most else 0.0 for j in range(draws + 1)])
-        power = np.zeros(draws + 1)
-        power[0] = 1.0
-        for _ in range(values):
-            power = np.convolve(power, single)[: draws + 1]
-        expected += 1.0 - float(power[draws]) * math.exp(math.lgamma(draws + 1) - draws * math.log(values))
-    return expected

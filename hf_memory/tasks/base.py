@@ -115,6 +115,14 @@ class Task(abc.ABC):
         """What metrics score and slice by, derived from raw rows: arrays (n, L) by name, ``score`` among them."""
         return {"score": labels != IGNORE_INDEX}
 
+    def candidates(self, input_ids: np.ndarray, labels: np.ndarray) -> np.ndarray | None:
+        """Positions (n, L) whose ids may be asked for later, where answers are ids of the row; ``None`` for classes.
+
+        A guess that ignores what it would have to remember may still name such a position: see
+        :mod:`hf_memory.tasks.heuristics`.
+        """
+        return None
+
     @abc.abstractmethod
     def chance_level(self, metric: str, length: int) -> float:
         """Expected value of ``metric`` for the best predictor that ignores what it would have to remember."""

@@ -9,8 +9,13 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from hf_memory.tasks import _brackets as brackets
+from hf_memory.tasks import _crossed as crossed
 from hf_memory.tasks._checks import check_choice, check_int
-from hf_memory.tasks.base import Preset, Task
+from hf_memory.tasks.base import IGNORE_INDEX, Preset, Task
+from hf_memory.tasks.heuristics import STACKS, heuristic_levels
+
+LAWS = ("published", "balanced", "type_swap", "crossed")
+"""How words are corrupted."""
 
 BALANCED, OPEN, WRONG_TYPE, UNDERFLOW = range(4)
 """Values of the annotation ``cause``: why a prefix is balanced or not."""
@@ -18,6 +23,11 @@ BALANCED, OPEN, WRONG_TYPE, UNDERFLOW = range(4)
 _BLOCK_ROWS = 4096
 _MAX_ENUMERATED = 1 << 24
 _LENGTHS = (32, 48, 64, 128, 256)
+_REFERENCE_ROWS = 2_500
+_BASELINES = (
+    *("constant", "position", "last_3_tokens", "even_position", "counter_without_failure", "type_blind_counter"),
+    *("per_type_counters", "all_counters", *STACKS),
+)
 _POSTER = "poster, Dyck with 3 types and depth 6: trained at 32, evaluated at 48, 64, 128, 256"
 
 
@@ -41,14 +51,23 @@ class Dyck(Task):
 
     * ``"published"``: one of the balanced prefixes short of the whole word is chosen and everything after it is
       shuffled, or the whole word where there is none. A counter that ignores types scores almost perfectly.
-    * ``"type_swap"``: one closing bracket gets another type. At the positions where a type-blind depth is zero, a
-      counter and every constant score exactly one half, so that a memory of types is needed.
+    * ``"type_swap"``: one closing bracket gets another type. Where a type-blind depth is zero, a counter that ignores
+      types scores one half. A counter for each type is always right, and late positions are mostly wrong words: the
+      law needs types remembered, and no stack.
+    * ``"crossed"``: the closing bracket of a pair that holds other pairs is exchanged with that of a pair around it of
+      another type. Words in which this cannot be done are drawn again, also among those that stay whole. Counters,
+      flags and the last tokens say nothing of the last label, which alone is scored. The law for questions on stacks.
     * ``"balanced"``: no row is corrupted. At depth zero all labels are 1: the headline metric says nothing.
+
+    Under ``"crossed"`` the square and the round bracket below have changed places:
+
+    >>> show("{([()])}"), show("{([())]}")
+    ('00000001', '00000000')
 
     Attributes:
         num_bracket_types: Number P of bracket types.
         max_depth: Largest number of open brackets in a word before its corruption; at most half of the length.
-        law: ``"published"``, ``"type_swap"`` or ``"balanced"``.
+        law: ``"published"``, ``"type_swap"``, ``"crossed"`` or ``"balanced"``.
     """
 
     num_bracket_types: int = 3
@@ -61,14 +80,18 @@ class Dyck(Task):
     headline_metric: ClassVar[str] = "macro_recall_at_depth0"
     presets: ClassVar[Mapping[str, Preset]] = {
         "len32": Preset(32, _LENGTHS, source=_POSTER),
-        "len32_type_swap": Preset(32, _LENGTHS, {"law": "type_swap"}, source="a law that needs the types remembered"),
+        "len32_type_swap": Preset(32, _LENGTHS, {"law": "type_swap"}, source="a law that needs the types counted"),
         "len32_balanced": Preset(32, _LENGTHS, {"law": "balanced"}, source="the walk without corruption"),
+        "len32_crossed": Preset(32, _LENGTHS, {"law": "crossed"}, source="a law of this package that needs a stack"),
     }
 
     def __post_init__(self) -> None:
-        check_choice("law", self.law, ("published", "balanced", "type_swap"))
-        check_int("num_bracket_types", self.num_bracket_types, 2 if self.law == "type_swap" else 1, 1 << 15)
-        check_int("max_depth", self.max_depth, 1)
+        check_choice("law", self.law, LAWS)
+        check_int(
+            "num_bracket_types", self.num_bracket_types, 2 if self.law in ("type_swap", "crossed") else 1, 1 << 15
+        )
+        # A crossing needs a pair that holds one and is held by one.
+        check_int("max_depth", self.max_depth, 3 if self.law == "crossed" else 1)
 
     @property
     def vocab_size(self) -> int:
@@ -105,11 +128,12 @@ class Dyck(Task):
         for begin in range(0, num_examples, _BLOCK_ROWS):
             block = slice(begin, min(begin + _BLOCK_ROWS, num_examples))
             count = block.stop - begin
-            tokens, depth = brackets.walk(rng, self.num_bracket_types, self.max_depth, length, count)
+            walk = crossed.walk_with_crossing if self.law == "crossed" else brackets.walk
+            tokens, depth = walk(rng, self.num_bracket_types, self.max_depth, length, count)
             balanced = depth == 0
             if self.law != "balanced":
                 chosen = np.flatnonzero(rng.integers(0, 2, size=count, dtype=np.uint8))
-                corrupt = brackets.swap_type if self.law == "type_swap" else brackets.shuffle_after_prefix
+                corrupt = _CORRUPTIONS[self.law]
                 tokens[:, chosen], balanced[:, chosen] = corrupt(
                     rng, tokens[:, chosen], balanced[:, chosen], self.num_bracket_types
                 )
@@ -122,21 +146,27 @@ class Dyck(Task):
         return ((depth == 0) & ~underflow & ~wrong).astype(np.int32)
 
     def annotate(self, input_ids: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
-        """``score``; ``depth``, which ignores types and faults; and ``cause``.
+        """``score``, the last position alone if ``"crossed"``; ``depth``, which ignores types and faults; ``cause``.
 
         ``cause`` is 0 where the prefix is balanced, 1 where brackets are open, 2 after a first fault of type, 3 after
         a closing bracket with nothing open.
         """
         depth, underflow, wrong = brackets.match_by_depth(np.asarray(input_ids), self.num_bracket_types)
         cause = np.select([underflow, wrong, depth > 0], [UNDERFLOW, WRONG_TYPE, OPEN], BALANCED).astype(np.int32)
-        return {**super().annotate(input_ids, labels), "depth": depth, "cause": cause}
+        score = labels != IGNORE_INDEX
+        if self.law == "crossed":
+            score &= np.cumsum(score[:, ::-1], axis=1)[:, ::-1] == 1
+        return {"score": score, "depth": depth, "cause": cause}
 
     def extra_metrics(
         self, input_ids: np.ndarray, labels: np.ndarray, predictions: np.ndarray
     ) -> dict[str, tuple[int, int]]:
-        """Recall of the negatives by cause, and of both classes where the type-blind depth is zero."""
+        """Recall of the negatives by cause, and of both classes where the type-blind depth is zero.
+
+        All supervised positions count, under the law ``"crossed"`` too.
+        """
         notes = self.annotate(input_ids, labels)
-        score, correct = notes["score"], predictions == labels
+        score, correct = labels != IGNORE_INDEX, predictions == labels
         depth0 = score & (notes["depth"] == 0)
         groups = {
             "recall_open": score & (notes["cause"] == OPEN),
@@ -148,25 +178,44 @@ class Dyck(Task):
         return {name: (int((correct & group).sum()), int(group.sum())) for name, group in groups.items()}
 
     def chance_level(self, metric: str, length: int) -> float:
-        """Value for a constant output; NaN for metrics that have no such level.
+        """Value for an output that knows the position and the current bracket; NaN for metrics without such a level.
 
-        Macro recalls are one half, or 1 at depth 0 under the balanced law, which has one class there. Accuracies
-        are estimated on fixed rows.
+        Exact, but for the law ``"published"``, where it is estimated on fixed rows. ``sequence_accuracy`` is that of
+        a constant output, and estimated. ``"balanced"`` has one class at depth zero, where any constant is right.
         """
-        if metric in ("macro_recall", "macro_recall_at_depth0"):
-            return 1.0 if self.law == "balanced" and metric == "macro_recall_at_depth0" else 0.5
-        if metric in ("token_accuracy", "sequence_accuracy"):
-            return _reference(self, length)[metric]["constant"]
-        return math.nan
+        if metric not in ("macro_recall", "macro_recall_at_depth0", "token_accuracy", "sequence_accuracy"):
+            return math.nan
+        if self.law == "crossed":
+            return 0.5
+        if metric == "sequence_accuracy" or self.law == "published":
+            rule = "constant" if metric == "sequence_accuracy" else "position_and_token"
+            return _estimates(self, length, metric, (rule,))[rule]
+        return self._best_by_position(metric, length)
+
+    def _best_by_position(self, metric: str, length: int) -> float:
+        """Exact value of the best output by position and bracket, for walks that are whole or have a type swapped."""
+        zero, closing = brackets.walk_law(length, self.max_depth)
+        # After t brackets at depth zero, t/2 of the L/2 closing brackets have come, each swapped with equal chances.
+        swapped = np.arange(1, length + 1) / length / 2 if self.law == "type_swap" else np.zeros(length)
+        positive = zero * (1 - swapped)
+        negative = zero * swapped if metric == "macro_recall_at_depth0" else closing - positive
+        opening = 0.0 if metric == "macro_recall_at_depth0" else float((1 - closing).sum())
+        weights = np.array([positive.sum(), negative.sum() + opening])
+        if metric == "token_accuracy":
+            weights[:] = length
+        elif not weights.all():
+            return 1.0
+        best = np.maximum(positive / weights[0], negative / weights[1]).sum() + opening / weights[1]
+        return float(best if metric == "token_accuracy" else best / 2)
 
     def baselines(self, length: int, metric: str = "macro_recall_at_depth0") -> dict[str, float]:
-        """Macro recall of heuristics, estimated on fixed rows; at depth 0 unless ``metric`` is ``"macro_recall"``.
+        """Macro recall of the rules of :mod:`~hf_memory.tasks.heuristics`, at depth 0 unless ``metric`` says otherwise.
 
-        ``even_position`` knows that balanced words have even length; ``counter_without_failure`` counts depth and
-        forgets faults; ``type_blind_counter`` remembers that the depth fell below zero, and ignores types.
+        Estimated on fixed rows, where the chance level is not exact. Stacks of bounded size are among them.
         """
         check_choice("metric", metric, ("macro_recall_at_depth0", "macro_recall"))
-        return dict(_reference(self, length)[metric])
+        values = dict(_estimates(self, length, metric, _BASELINES))
+        return {**values, "position_and_token": self.chance_level(metric, length)}
 
     def num_distinct(self, length: int) -> int:
         """Number of distinct rows, exact."""
@@ -177,6 +226,8 @@ class Dyck(Task):
             return balanced
         if self.law == "type_swap":
             return balanced * (1 + half * (types - 1))
+        if self.law == "crossed":
+            return crossed.count_crossed(length, self.max_depth, types)
         if self.max_depth > 1 or length == 2:
             # Every content has a word whose only balanced prefix is the whole, and that is shuffled from the start.
             return brackets.count_rearrangements(length, types)
@@ -197,6 +248,8 @@ class Dyck(Task):
         words = brackets.all_walks(length, self.max_depth, types)
         if self.law == "balanced":
             return words
+        if self.law == "crossed":
+            return crossed.all_crossed(words, types)
         row, column = np.nonzero(words >= types)
         swapped = [words]
         for shift in range(1, types):
@@ -206,23 +259,15 @@ class Dyck(Task):
         return np.concatenate(swapped)
 
 
-@functools.lru_cache(maxsize=64)
-def _reference(task: Dyck, length: int) -> dict[str, dict[str, float]]:
-    """Values of heuristics on 2,000 fixed rows of a law, by metric."""
-    input_ids, labels = task.sample(np.random.default_rng(0), length, 2_000)
-    notes = task.annotate(input_ids, labels)
-    depth = notes["depth"]
-    heuristics = {
-        "even_position": np.broadcast_to(np.arange(length) % 2, labels.shape),
-        "counter_without_failure": (depth == 0).astype(np.int32),
-        "type_blind_counter": ((depth == 0) & (np.minimum.accumulate(depth, axis=1) >= 0)).astype(np.int32),
-    }
-    values = {
-        "token_accuracy": {"constant": float(max((labels == 0).mean(), (labels == 1).mean()))},
-        "sequence_accuracy": {"constant": float((labels == 0).all(axis=1).mean())},
-    }
-    regions = {"macro_recall": notes["score"], "macro_recall_at_depth0": notes["score"] & (depth == 0)}
-    for metric, where in regions.items():
-        values[metric] = {"constant": task.chance_level(metric, length)}
-        values[metric] |= {name: brackets.macro_recall(labels, output, where) for name, output in heuristics.items()}
-    return values
+_CORRUPTIONS = {
+    "published": brackets.shuffle_after_prefix,
+    "type_swap": brackets.swap_type,
+    "crossed": crossed.cross,
+}
+
+
+@functools.lru_cache(maxsize=256)
+def _estimates(task: Dyck, length: int, metric: str, names: tuple[str, ...]) -> dict[str, float]:
+    """Values of heuristics, fitted and scored on fixed rows."""
+    levels = heuristic_levels(task, length, np.random.default_rng(0), _REFERENCE_ROWS, metric, names)
+    return {name: value for name, (value, _) in levels.items()}

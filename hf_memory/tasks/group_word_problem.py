@@ -57,7 +57,9 @@ class GroupWordProblem(Task):
     >>> GroupWordProblem(group="Z60").solve(np.array([[59, 2, 30, 30]])).tolist()
     [[59, 1, 31, 1]]
 
-    Rows are uniform and independent. There are no marker tokens, so that no position scores for free but the first.
+    Rows are uniform and independent. Of 100,000 rows of 8 elements of a group of order 60 no two are alike but with
+    probability 3e-5, so that the training sets of the presets are min(N, 60^k) distinct rows, with every pair once; of
+    six elements some 3,000 rows come again. There are no marker tokens: only the first position scores for free.
 
     Attributes:
         group: A product of cyclic, symmetric and alternating groups, such as ``"A5"``, ``"A4xZ5"``, ``"Z60"``.
@@ -135,12 +137,17 @@ class GroupWordProblem(Task):
         return levels.get(metric, math.nan)
 
     def baselines(self, length: int) -> dict[str, float]:
-        """Sequence accuracy of a uniform guess, of the current token, and of tracking the commutative quotient.
+        """Sequence accuracy of a uniform guess, of the last tokens, and of tracking the commutative quotient.
 
         The last one knows the first token and, everywhere, the image of the product in the largest commutative
         quotient, which needs counters but no order of the factors. It is left out where it solves the task.
         """
-        values = {"uniform": self.vocab_size**-length, "current_token": self.vocab_size ** -(length - 1)}
+        order = self.vocab_size
+        values = {
+            "uniform": order**-length,
+            "current_token": order ** -(length - 1),
+            "last_3_tokens": order ** -max(length - 3, 0),
+        }
         hidden = commutator_order(self.group)
         if hidden > 1:
             values["commutative_quotient"] = hidden ** -(length - 1)

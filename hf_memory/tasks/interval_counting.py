@@ -12,6 +12,7 @@ from hf_memory.tasks import _intervals as signals
 from hf_memory.tasks import _renewal as renewal
 from hf_memory.tasks._checks import check_choice, check_int
 from hf_memory.tasks.base import IGNORE_INDEX, Preset, Segment, Task
+from hf_memory.tasks.heuristics import heuristic_levels
 
 _MAX_ENUMERATED = 1 << 22
 _SOURCE = "memory and generalization of linear recurrences, counting: total {}, on for {}, off for {} to {}"
@@ -199,13 +200,17 @@ class IntervalCounting(Task):
         return _expected(self, length)["best"]
 
     def chance_level(self, metric: str, length: int) -> float:
-        """Value for an output that knows its current input alone; NaN for metrics that have no such level.
+        """Value for an output that knows its position and current input; NaN for metrics that have no such level.
 
+        ``exact_offsets`` and shares of exact rows are those of the output that is nearest in squares, estimated on
+        fixed rows: where a row begins is known, so that the end of its first interval can be foretold in a few rows.
+        ``offsets_within_1`` is that of an output that repeats its input, and the
+        errors are those of the current input alone.
         ``mse`` is that of the mean of the next input given the current one, on the training law. It lies far below
         the variance and says little by itself: see :meth:`persistence_mse` and :meth:`best_mse`.
         """
         if metric in ("exact_offsets", "rows_exact", "rows_3_of_5"):
-            return 0.0
+            return _by_position(self, length, metric)
         if metric == "offsets_within_1":
             return 1.0
         if metric not in ("mse", "normalised_error") or self.phase_test:
@@ -218,8 +223,8 @@ class IntervalCounting(Task):
         return (error - expected["best"]) / (self.persistence_mse(length) - expected["best"])
 
     def baselines(self, length: int) -> dict[str, float]:
-        """Share of exact offsets of an output that repeats its input and of one that is always off."""
-        return {"persistence": 0.0, "always_off": 0.0}
+        """Share of exact offsets of outputs that repeat the input, are always off, or know position and input."""
+        return {"persistence": 0.0, "always_off": 0.0, "position_and_input": self.chance_level("exact_offsets", length)}
 
     def num_distinct(self, length: int) -> int:
         """Number of distinct rows, exact."""
@@ -241,3 +246,10 @@ class IntervalCounting(Task):
 @functools.lru_cache(maxsize=64)
 def _expected(task: IntervalCounting, length: int) -> dict[str, float]:
     return renewal.expected_counts(length, task.isi, task.iti_min, task.iti_max)
+
+
+@functools.lru_cache(maxsize=256)
+def _by_position(task: IntervalCounting, length: int, metric: str) -> float:
+    """Value of the best table from position and input to outputs, fitted and scored on fixed rows."""
+    rule = "position_and_token"
+    return heuristic_levels(task, length, np.random.default_rng(0), 1_000, metric, (rule,))[rule][0]

@@ -9,12 +9,15 @@ import numpy as np
 
 from hf_memory.tasks._checks import check_choice, check_int, check_real
 from hf_memory.tasks._draws import draw_distinct, draw_weighted_distinct, fill_avoiding
+from hf_memory.tasks._slots import slot_levels
 from hf_memory.tasks.base import IGNORE_INDEX, Preset, Segment, Task
 
 FILLERS = ("zero", "random", "random_published")
+ASSIGNMENTS = ("published", "shuffled")
 _ZOOLOGY = "Arora et al. (2024), Zoology, figure 2"
 _SEED3 = "Okpekpe and Orvieto (2025), Revisiting associative recall in modern recurrent models"
 _BASED = "Arora et al. (2024), Based: mixture of lengths and numbers of pairs"
+_SHUFFLED = "Arora et al. (2024), Zoology, figure 2, with the pairs shuffled over the slots: repaired by this package"
 _SMALL = "small widths and small budgets: many pairs for the width, or few tokens"
 
 
@@ -53,14 +56,21 @@ class MQAR(Task):
 
     A row is a context ``key value key value ...`` of distinct keys and distinct values, then slots of two tokens. Each
     key is queried once, in one slot: slot ``g`` is drawn without replacement with weight ``(g + 1)^(power_a - 1)``, and
-    the i-th key gets the i-th slot drawn. All other tokens are filler. The model sees the key and must output its value
-    at once; the value itself is not in the input. By the convention of causal heads the label stands one position after
-    its query.
+    the i-th key gets the i-th slot drawn, so that the slot alone tells something of the pair. All other tokens are
+    filler. The model sees the key and must output its value at once; the value itself is not in the input. By the
+    convention of causal heads the label stands one position after its query.
 
     >>> import numpy as np
     >>> row = np.array([[3, 12, 5, 9, 0, 0, 5, 0, 3, 0]])
     >>> MQAR(vocab_size=16, num_kv_pairs=2).solve(row).tolist()
     [[-100, -100, -100, -100, -100, -100, -100, 9, -100, 12]]
+
+    With 4 pairs in rows of 64, the best guess from the slot is right more often than one in four; not if shuffled:
+
+    >>> round(MQAR().chance_level("recall", 64), 3)
+    0.288
+    >>> MQAR(slot_assignment="shuffled").chance_level("recall", 64)
+    0.25
 
     Attributes:
         vocab_size: Number of ids V. Keys come from [1, V/2), values from [V/2, V), and 0 is the blank.
@@ -72,6 +82,8 @@ class MQAR(Task):
         num_passes: How often the context is given, one pass after the other.
         shared_vocab: Draw keys and values from one vocabulary [1, V), so that no id has a role of its own. In one row
             no id is both key and value.
+        slot_assignment: ``"published"``: the i-th key gets the i-th slot drawn; ``"shuffled"``: the drawn slots are
+            given to the keys in uniformly random order, so that a slot tells nothing of its pair.
     """
 
     key: ClassVar[str] = "mqar"
@@ -90,6 +102,9 @@ class MQAR(Task):
         "kv4_len64_random": _pairs(4, 64, _SMALL, filler="random"),
         "kv8_len64_random": _pairs(8, 64, _SMALL, filler="random"),
         "based_mixture": _based_mixture(),
+        "kv4_len64_shuffled": _pairs(4, 64, _SHUFFLED, slot_assignment="shuffled"),
+        "kv8_len128_shuffled": _pairs(8, 128, _SHUFFLED, slot_assignment="shuffled"),
+        "kv16_len256_shuffled": _pairs(16, 256, _SHUFFLED, slot_assignment="shuffled"),
     }
 
     vocab_size: int = 8192
@@ -98,6 +113,7 @@ class MQAR(Task):
     filler: str = "zero"
     num_passes: int = 1
     shared_vocab: bool = False
+    slot_assignment: str = "published"
 
     def __post_init__(self) -> None:
         check_int("vocab_size", self.vocab_size, 4)
@@ -107,6 +123,7 @@ class MQAR(Task):
         check_real("power_a", self.power_a, 0.0, 8.0, open_low=True)
         check_choice("filler", self.filler, FILLERS)
         check_int("num_passes", self.num_passes, 1)
+        check_choice("slot_assignment", self.slot_assignment, ASSIGNMENTS)
 
     @property
     def num_labels(self) -> int:
@@ -131,7 +148,10 @@ class MQAR(Task):
         n, k, context = num_examples, self.num_kv_pairs, self.context_length
         keys, values = self._draw_pairs(rng, n)
         weights = np.arange(1, (length - context) // 2 + 1, dtype=np.float64) ** (self.power_a - 1.0)
-        query_at = context + 2 * draw_weighted_distinct(rng, n, k, weights)
+        slots = draw_weighted_distinct(rng, n, k, weights)
+        if self.slot_assignment == "shuffled":
+            slots = rng.permuted(slots, axis=1)
+        query_at = context + 2 * slots
         row = np.arange(n)[:, None]
 
         input_ids = np.zeros((n, length), dtype=np.int32)
@@ -187,19 +207,37 @@ class MQAR(Task):
         return notes
 
     def chance_level(self, metric: str, length: int) -> float:
-        """Guessing among the values of the context: 1/k, 1/k! for a whole row, ln k nats. NaN for other metrics."""
-        if metric in ("recall", "token_accuracy"):
-            return 1.0 / self.num_kv_pairs
-        if metric == "sequence_accuracy":
-            return math.exp(-math.lgamma(self.num_kv_pairs + 1))
-        if metric == "loss":
-            return math.log(self.num_kv_pairs)
-        return math.nan
+        """The best guess of the pair from the position of its query, exact from the law of the slots.
+
+        ``recall`` and ``loss`` (nats): 1/k and ln k where a slot tells nothing of its pair. ``sequence_accuracy``, that
+        of a random order of the values, 1/k!, is known there only. NaN otherwise and for other metrics.
+        """
+        pairs = self.num_kv_pairs
+        tells = self.slot_assignment == "published" and self.power_a != 1.0
+        if metric == "sequence_accuracy" and not tells:
+            return math.exp(-math.lgamma(pairs + 1))
+        if metric not in ("recall", "token_accuracy", "loss"):
+            return math.nan
+        if not tells:
+            return math.log(pairs) if metric == "loss" else 1.0 / pairs
+        self.validate_length(length)
+        recall, loss = slot_levels((length - self.context_length) // 2, pairs, float(self.power_a))
+        return loss if metric == "loss" else recall
 
     def baselines(self, length: int) -> dict[str, float]:
-        """Recall of a uniform guess among all values, and among those of the context."""
+        """Recall of a uniform guess among all values and among those of the context, and of the likeliest pair."""
         all_values = self.vocab_size - 1 if self.shared_vocab else self.vocab_size - self.vocab_size // 2
-        return {"any_value": 1.0 / all_values, "value_in_context": 1.0 / self.num_kv_pairs}
+        return {
+            "any_value": 1.0 / all_values,
+            "value_in_context": 1.0 / self.num_kv_pairs,
+            "position": self.chance_level("recall", length),
+        }
+
+    def candidates(self, input_ids: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """The values of the first pass."""
+        mask = np.zeros(input_ids.shape, dtype=bool)
+        mask[:, 1 : 2 * self.num_kv_pairs : 2] = True
+        return mask
 
     def num_distinct(self, length: int) -> int:
         """Number of distinct rows: exact, but a lower bound for ``"random_published"``."""

@@ -14,7 +14,9 @@ from hf_memory.tasks.base import IGNORE_INDEX, Preset, Segment, Task
 
 VARIANTS = ("copy", "duplicate_ngram", "prefix_ngram", "suffix_ngram")
 _COPY = "Jelassi et al. (2024), Repeat after me: copying, strings of 5 to 20 letters"
+PLACES = ("all", "published")
 _NGRAM = "Jelassi et al. (2024), Repeat after me: n-gram look-up, strings of 20 to 50 letters, 3-grams"
+_NGRAM_PUBLISHED = f"{_NGRAM}; the last places are left out, as in the published code"
 _SMALL = "the same law at a size that trains on a CPU"
 
 
@@ -50,6 +52,9 @@ class StringCopy(Task):
             string; ``"prefix_ngram"``: ``$ g | s | answer .``, where the answer follows in the string the n-gram g,
             which stands there once; ``"suffix_ngram"``: ``$ s | g answer .``. The published code lets g stand twice,
             and then asks for what follows first.
+        places: Where an n-gram that is asked for or duplicated may begin: ``"all"``, anywhere in the string where it is
+            followed by an answer; ``"published"``, as in the published code, short of the last two such places, so that
+            three letters at least follow an n-gram that is asked for, and one place short of the end for duplicates.
         ngram: Number of letters n of the n-gram.
         answer_length: Number of letters of the answer; ``None`` for all there are, the row filled up with ``*``.
     """
@@ -63,12 +68,19 @@ class StringCopy(Task):
         "len5_15": Preset((5, 15), (10, 15, 20, 30), tests=_duplicates(15), source=_SMALL),
         "prefix3_len20_50": Preset((20, 50), (35, 50, 75, 100), {"variant": "prefix_ngram"}, source=_NGRAM),
         "suffix3_len20_50": Preset((20, 50), (35, 50, 75, 100), {"variant": "suffix_ngram"}, source=_NGRAM),
+        "prefix3_len20_50_published": Preset(
+            (20, 50), (35, 50, 75, 100), {"variant": "prefix_ngram", "places": "published"}, source=_NGRAM_PUBLISHED
+        ),
+        "suffix3_len20_50_published": Preset(
+            (20, 50), (35, 50, 75, 100), {"variant": "suffix_ngram", "places": "published"}, source=_NGRAM_PUBLISHED
+        ),
     }
 
     alphabet_size: int = 26
     variant: str = "copy"
     ngram: int = 3
     answer_length: int | None = None
+    places: str = "all"
 
     def __post_init__(self) -> None:
         check_int("alphabet_size", self.alphabet_size, 2, 26)
@@ -76,6 +88,7 @@ class StringCopy(Task):
         # The code of an n-gram is an integer of 64 bits.
         check_int("ngram", self.ngram, 1, 12)
         check_int("answer_length", self.answer_length, 1, optional=True)
+        check_choice("places", self.places, PLACES)
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -107,12 +120,13 @@ class StringCopy(Task):
 
     def validate_length(self, length: int) -> None:
         """Raise unless ``length`` holds the n-grams and the answer, and most strings hold an n-gram that is unique."""
-        name, answer = f"length of variant {self.variant!r} with ngram {self.ngram}", self.answer_length or 1
+        name, answer = f"length of variant {self.variant!r} with ngram {self.ngram}", self._shortest_answer
         if self._looks_up:
             # Beyond, hardly any string has a unique n-gram, and rows would be drawn again and again.
             check_int(name, length, self.ngram + answer, max(self.ngram + answer, 4 * self.alphabet_size**self.ngram))
         else:
-            check_int(name, length, max(answer, 2 * self.ngram if self.variant == "duplicate_ngram" else 1))
+            duplicates = 2 * self.ngram + 2 * (self.places == "published") if self.variant == "duplicate_ngram" else 1
+            check_int(name, length, max(self.answer_length or 1, duplicates))
 
     def sample(self, rng: np.random.Generator, length: int, num_examples: int) -> tuple[np.ndarray, np.ndarray]:
         """Draw rows: ``input_ids`` and ``labels`` (n, L) int32, the answer and its end supervised."""
@@ -160,7 +174,7 @@ class StringCopy(Task):
             labels[:, prompt + longest] = self.alphabet_size + 2
             return labels
         asked = input_ids[:, 1 : 1 + self.ngram] if first > 1 else input_ids[:, prompt - self.ngram : prompt]
-        for start in range(self.ngram, length + 1 - (self.answer_length or 1)):
+        for start in range(self.ngram, length + 1 - self._shortest_answer):
             rows = np.flatnonzero((text[:, start - self.ngram : start] == asked).all(axis=1))
             size = min(longest, length - start)
             labels[rows, prompt : prompt + size] = text[rows, start : start + size]
@@ -177,7 +191,7 @@ class StringCopy(Task):
         """Guessing letters, with the number of places of the n-gram known; repeats within a string are left out.
 
         Where the answer has one length, its end is known. Where it is all that follows the n-gram, a row is guessed
-        best as one letter and the end. ``sequence_accuracy`` and ``token_accuracy``; NaN for other metrics.
+        best as its fewest letters and the end. ``sequence_accuracy`` and ``token_accuracy``; NaN for other metrics.
         """
         longest, letters = self._longest_answer(length), self.alphabet_size
         if not self._looks_up or self.answer_length is not None:
@@ -186,20 +200,28 @@ class StringCopy(Task):
                 "token_accuracy": (longest / letters + 1) / (longest + 1),
             }
         else:
-            # Answers of 1 to ``longest`` letters are equally likely; at each step the likelier of letter and end.
-            best = sum(max((longest - step) / letters, float(step > 0)) for step in range(longest + 1))
-            targets = longest + sum(range(1, longest + 1))
-            levels = {"sequence_accuracy": 1 / (letters * longest), "token_accuracy": best / targets}
+            # Answers of ``least`` to ``longest`` letters are equally likely; each step guesses a letter or the end.
+            least = self._shortest_answer
+            sizes = range(least, longest + 1)
+            best = sum(
+                max(sum(size > step for size in sizes) / letters, float(step in sizes)) for step in range(longest + 1)
+            )
+            exact = float(letters) ** -least / len(sizes)
+            levels = {"sequence_accuracy": exact, "token_accuracy": best / sum(size + 1 for size in sizes)}
         return levels.get(metric, math.nan)
 
     def baselines(self, length: int) -> dict[str, float]:
-        """Exact strings of guessed letters, and of a copier that looks up the letter after the last n letters.
+        """Exact strings of guessed letters, and of memories that do not solve the task.
 
-        The look-up is right for strings in which no n-gram stands twice; estimated on fixed rows.
+        ``ngram_lookup`` copies the letter that follows the last n letters: right for strings in which no n-gram stands
+        twice, estimated on fixed rows. ``last_letters`` answers with the end of the string, as short or as long as any
+        answer: right for one place of the n-gram, all of which are equally likely.
         """
         values = {"guessed_letters": self.chance_level("sequence_accuracy", length)}
         if not self._looks_up:
             values["ngram_lookup"] = _share_without_repeats(self, length)
+        else:
+            values["last_letters"] = 1.0 / (length - self.ngram - self._shortest_answer + 1)
         return values
 
     def num_distinct(self, length: int) -> int:
@@ -211,6 +233,11 @@ class StringCopy(Task):
         if self.variant == "duplicate_ngram":
             return letters ** (length - self.ngram)
         return letters * (letters - 1) ** (length - 1)
+
+    @property
+    def _shortest_answer(self) -> int:
+        """Number of letters that follow an n-gram at the last place that is asked for."""
+        return (self.answer_length or 1) + 2 * (self.places == "published" and self._looks_up)
 
     def _longest_answer(self, length: int) -> int:
         longest = length - self.ngram if self._looks_up else length
@@ -233,7 +260,7 @@ class StringCopy(Task):
 
     def _place_unique_ngram(self, rng: np.random.Generator, text: np.ndarray) -> np.ndarray:
         """Places (n,) of n-grams that stand once in their string; strings (n, L) without are drawn again in place."""
-        places = text.shape[1] - self.ngram - (self.answer_length or 1) + 1
+        places = text.shape[1] - self.ngram - self._shortest_answer + 1
         place = np.zeros(len(text), dtype=np.int64)
         pending = np.arange(len(text))
         while True:
@@ -247,7 +274,8 @@ class StringCopy(Task):
 
     def _duplicate_ngram(self, rng: np.random.Generator, text: np.ndarray) -> None:
         """Write the n-gram of one place of each string over that of a later place, which it does not overlap."""
-        n, spare = self.ngram, text.shape[1] - 2 * self.ngram
+        n = self.ngram
+        spare = text.shape[1] - 2 * n - 2 * (self.places == "published")
         # Two ordered places among ``spare + 2`` stand for two n-grams and the single letters around them.
         early = rng.integers(0, spare + 2, size=len(text))
         late = rng.integers(0, spare + 1, size=len(text))

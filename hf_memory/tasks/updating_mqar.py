@@ -19,14 +19,14 @@ _SOURCE = "a law of this package; values that change over time are named as futu
 _FILLER, _UPDATE, _QUERY = 0, 1, 2
 
 
-def _preset(num_kv_pairs: int, length: int, update_share: float, rate_ratio: float) -> Preset:
+def _preset(num_kv_pairs: int, length: int, update_share: float, rate_ratio: float, **knobs: str) -> Preset:
     """Test at 1, 2 and 4 times the length, and at the training length with other shares of updates."""
     tests = {
         f"test_update_u{round(100 * share)}": (Segment(3_000, length, {"update_share": share}),)
         for share in UPDATE_SHARES
     }
-    knobs = {"num_kv_pairs": num_kv_pairs, "update_share": update_share, "rate_ratio": rate_ratio}
-    return Preset(length, (length, 2 * length, 4 * length), knobs, tests, source=_SOURCE)
+    law = {"num_kv_pairs": num_kv_pairs, "update_share": update_share, "rate_ratio": rate_ratio, **knobs}
+    return Preset(length, (length, 2 * length, 4 * length), law, tests, source=_SOURCE)
 
 
 def _presets() -> dict[str, Preset]:
@@ -39,6 +39,7 @@ def _presets() -> dict[str, Preset]:
     presets["kv4_len64_u0_r1"] = _preset(4, 64, 0.0, 1)
     presets["kv4_len64_u50_r1"] = _preset(4, 64, 0.5, 1)
     presets["kv4_len64_u50_r16"] = _preset(4, 64, 0.5, 16)
+    presets["kv4_len64_u25_r1_balanced"] = _preset(4, 64, 0.25, 1, query="balanced")
     return presets
 
 
@@ -65,7 +66,8 @@ class UpdatingMQAR(Task):
         rate_ratio: Bound R of the keys' rates, which are log-uniform in [1, R] in each row; the key of an update is
             drawn in proportion to its rate. 1 makes all keys alike.
         query: ``"uniform"``: the key of a query is any of the keys; ``"balanced"``: with probability one half one that
-            was updated before and else one that was not, or any key while there is no such key.
+            was updated before and else one that was not, or any key while there is no such key. Among few keys that
+            were updated, or few that were not, each is then more likely than one in k.
         filler: ``"zero"``, or ``"random"``: uniform over the ids that are neither key nor value of the row. A filler
             that may repeat a key is not offered: it would look like an update and change the answers.
         num_passes: How often the first bindings are given, one pass after the other.
@@ -287,19 +289,58 @@ class UpdatingMQAR(Task):
         counts = {"stale": int(stale.sum()), "swap": int(swap.sum()), "other": int((wrong & ~stale & ~swap).sum())}
         return {name: (count, total) for name, count in counts.items()}
 
+    def candidates(self, input_ids: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """The values of all bindings, those of the context and those that updates write."""
+        mask = np.zeros(input_ids.shape, dtype=bool)
+        keys = input_ids[:, 0 : 2 * self.num_kv_pairs : 2]
+        ids, second = input_ids[:, 0:-1:2], mask[:, 1::2]
+        for key in keys.T:
+            second |= ids == key[:, None]
+        second &= (input_ids[:, 1::2] != 0) & (labels[:, 1::2] == IGNORE_INDEX)
+        second[:, self.num_kv_pairs : self.context_length // 2] = False
+        return mask
+
     def chance_level(self, metric: str, length: int) -> float:
-        """Guessing among the values in force: 1/k, and ln k nats. NaN for other metrics."""
-        if metric in ("recall", "token_accuracy"):
-            return 1.0 / self.num_kv_pairs
-        return math.log(self.num_kv_pairs) if metric == "loss" else math.nan
+        """The best guess of the key of a query from which keys were updated before; NaN for other metrics.
+
+        ``recall`` and ``loss`` (nats): 1/k and ln k where queries are uniform. Where they are balanced and m of the
+        keys were updated, 1/(2 m) or 1/(2 (k - m)), whichever is larger, over the law of m: exact where all keys have
+        one rate, else by that law on fixed rows. Rows with more updates than values are left out of account.
+        """
+        if metric not in ("recall", "token_accuracy", "loss"):
+            return math.nan
+        k = self.num_kv_pairs
+        if self.query == "uniform":
+            return math.log(k) if metric == "loss" else 1.0 / k
+        m = np.arange(k + 1)
+        mixed = (m > 0) & (m < k)
+        few, many = np.where(mixed, np.minimum(m, k - m), k), np.where(mixed, np.maximum(m, k - m), k)
+        if metric == "loss":
+            levels = np.where(mixed, np.log(2 * few) / 2 + np.log(2 * many) / 2, math.log(k))
+        else:
+            levels = np.where(mixed, 0.5 / few, 1.0 / k)
+        return float(levels @ _updated_keys(self, length))
 
     def baselines(self, length: int) -> dict[str, float]:
-        """Recall of guesses among values in force and among all values seen, and of a memory that takes no updates.
+        """Recall of guesses among values in force and among all values seen, and of memories of one kind of binding.
 
-        The last two are estimated on fixed rows.
+        ``most_recent_binding`` always answers the value bound last; it is known as the chance level is.
+        ``value_seen`` and ``first_value``, a memory that takes no updates, are estimated on fixed rows.
         """
         seen, first = _estimates(self, length)
-        return {"value_in_force": 1.0 / self.num_kv_pairs, "value_seen": seen, "first_value": first}
+        k = self.num_kv_pairs
+        recent = 1.0 / k
+        if self.query == "balanced":
+            m = np.arange(k + 1)
+            last = np.where((m > 0) & (m < k), 0.5 / np.maximum(m, 1), 1.0 / k)
+            recent = float(last @ _updated_keys(self, length))
+        return {
+            "value_in_force": 1.0 / k,
+            "value_seen": seen,
+            "first_value": first,
+            "most_recent_binding": recent,
+            "updated_or_not": self.chance_level("recall", length),
+        }
 
     def num_distinct(self, length: int) -> int:
         """A lower bound on the number of distinct rows: those in which every event is a query."""
@@ -319,3 +360,33 @@ def _estimates(task: UpdatingMQAR, length: int) -> tuple[float, float]:
     notes = task.annotate(ids, labels)
     score = notes["score"]
     return float((1.0 / notes["load"][score]).mean()), float((notes["updates"][score] == 0).mean())
+
+
+@functools.lru_cache(maxsize=256)
+def _updated_keys(task: UpdatingMQAR, length: int) -> np.ndarray:
+    """Probability (k + 1,) that m of the keys were updated before a query, over the queries of all rows."""
+    k = task.num_kv_pairs
+    if task.rate_ratio != 1.0:
+        return _updated_keys_of_rows(task, length)
+    # Events are independent: before a query each of them updated, with probability u, any key.
+    m = np.arange(k + 1)
+    grows = task.update_share * (k - m) / k
+    chance, total = (m == 0).astype(np.float64), np.zeros(k + 1)
+    events = (length - task.context_length) // 2
+    for _ in range(events):
+        total += chance
+        chance = chance * (1 - grows) + np.roll(chance * grows, 1)
+    return total / events
+
+
+def _updated_keys_of_rows(task: UpdatingMQAR, length: int) -> np.ndarray:
+    """Shares (k + 1,) of the queries of 4,000 fixed rows before which m of the keys were updated."""
+    ids, labels = task.sample(np.random.default_rng(0), length, 4_000)
+    updates = task.candidates(ids, labels)[:, task.context_length + 1 :: 2]
+    keys = ids[:, task.context_length :: 2]
+    updated = np.zeros(keys.shape, dtype=np.int32)
+    for key in range(0, 2 * task.num_kv_pairs, 2):
+        updated += np.logical_or.accumulate(updates & (keys == ids[:, key, None]), axis=1)
+    asked = labels[:, task.context_length + 1 :: 2] != IGNORE_INDEX
+    counts = np.bincount(updated[asked], minlength=task.num_kv_pairs + 1)
+    return counts / counts.sum()

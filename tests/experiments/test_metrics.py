@@ -109,7 +109,9 @@ def test_chance_is_what_the_best_memoryless_predictor_scores():
     task, length, ids, labels = rows_of("mqar", num_examples=4_000)
     outputs = np.broadcast_to(ids[:, 3, None], ids.shape)
     recall = evaluate_predictions(task, length, ids, labels, outputs)["recall"]
-    assert (recall.value, recall.chance, recall.denominator) == (0.25, 0.25, 16_000)
+    # The second value of the context is as good as any other; the best guess knows which slots ask for which pair.
+    assert (recall.value, recall.denominator) == (0.25, 16_000)
+    assert recall.chance == pytest.approx(0.288, abs=1e-3)
     assert recall.baselines["value_in_context"] == 0.25
 
 
@@ -166,7 +168,8 @@ def test_loss_is_summed_over_the_supervised_targets():
     loss[query] = np.arange(query.sum())
     value = evaluate_predictions(task, length, ids, labels, outputs_of(labels, "causal"), loss + 5 * ~query)["loss"]
     assert (value.numerator, value.denominator, value.value) == (66.0, 12, 5.5)
-    assert value.chance == pytest.approx(math.log(4))
+    assert value.chance == pytest.approx(1.3764, abs=1e-4)
+    assert value.chance < math.log(4)
 
 
 def test_mean_squared_error_is_summed_in_double_precision():

@@ -136,6 +136,7 @@ def test_controlled_presets_hold_the_four_test_laws():
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [
+        ({"score": "first"}, "score must be one of 'all', 'last', got 'first'"),
         ({"modulus": 1}, "modulus must be an integer at least 2, got 1"),
         ({"num_ones": -1}, "num_ones must be None or an integer at least 0"),
         ({"num_ones": True}, "num_ones"),
@@ -156,3 +157,46 @@ def test_impossible_lengths_are_named():
         BitParity(distinct_pool=17).sample(rng, 4, 1)
     with pytest.raises(ValueError, match="length must be an integer at least 1, got 0"):
         BitParity().sample(rng, 0, 1)
+
+
+@pytest.mark.parametrize("knobs", [{}, {"modulus": 3}, {"num_ones": 4}, {"num_ones": 4, "distinct_pool": 20}])
+def test_scoring_the_last_position_leaves_the_rows_and_ignores_the_other_labels(knobs):
+    rows, labels = BitParity(**knobs).sample(np.random.default_rng(1), 9, 200)
+    task = BitParity(score="last", **knobs)
+    again, last = task.sample(np.random.default_rng(1), 9, 200)
+    np.testing.assert_array_equal(again, rows)
+    assert (last[:, :-1] == -100).all()
+    np.testing.assert_array_equal(last[:, -1], labels[:, -1])
+    np.testing.assert_array_equal(task.solve(rows), last)
+    assert task.annotate(rows, last)["score"].sum() == 200
+
+
+def test_chance_of_the_last_position_is_one_half_or_certain():
+    task = BitParity(score="last")
+    for metric in ("token_accuracy", "sequence_accuracy"):
+        assert task.chance_level(metric, 40) == 0.5
+        assert BitParity(score="last", num_ones=12).chance_level(metric, 40) == pytest.approx(1.0)
+    assert task.chance_level("loss", 40) == pytest.approx(math.log(2))
+    assert BitParity(score="last", modulus=3).chance_level("token_accuracy", 40) == pytest.approx(1 / 3, abs=1e-6)
+    # A row of one bit is its own answer.
+    assert task.chance_level("token_accuracy", 1) == 1.0
+
+
+@pytest.mark.parametrize("num_ones", [None, 5])
+@pytest.mark.parametrize("modulus", [2, 3])
+def test_the_best_table_of_three_bits_and_of_the_commoner_bit_is_that_of_all_rows(num_ones, modulus):
+    rows = brute_force_rows(9, num_ones)
+    labels = np.cumsum(rows, axis=1) % modulus
+    padded = np.pad(rows + 1, ((0, 0), (2, 0)))
+    window = padded[:, :-2] * 9 + padded[:, 1:-1] * 3 + padded[:, 2:]
+    more = 2 * np.cumsum(rows, axis=1) > np.arange(1, 10)
+    values = BitParity(num_ones=num_ones, modulus=modulus).baselines(9)
+    for name, codes in (("last_3_tokens", window), ("majority_so_far", more)):
+        right = sum(np.bincount(labels[codes == code]).max() for code in np.unique(codes))
+        assert values[name] == pytest.approx(right / labels.size, abs=1e-12), name
+
+
+def test_the_preset_of_one_answer_counts_bits_without_the_answer():
+    preset = BitParity.presets["iid_2_39_last"]
+    assert preset.length == (2, 39) and preset.test_lengths == (39, 63, 127, 255)
+    assert preset.knobs == {"score": "last"}

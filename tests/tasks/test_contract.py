@@ -23,7 +23,19 @@ GOLDEN = {
     "string_copy": ("1.0.0", "b55cba9748b7da8d"),
     "updating_mqar": ("1.0.0", "a9d60f52ac3d237c"),
 }
-"""Version, and digest of the first training rows of all presets: it moves only together with the version."""
+"""Version, and digest of the first training rows of all presets but those below: it moves only with the version."""
+
+JOINED = {
+    ("bit_parity", "iid_2_39_last"): "09031eb027d37450",
+    ("dyck", "len32_crossed"): "880ea414d0df3a37",
+    ("mqar", "kv4_len64_shuffled"): "e03127ff01aa55bb",
+    ("mqar", "kv8_len128_shuffled"): "af17fb83162721a8",
+    ("mqar", "kv16_len256_shuffled"): "4723796d061f9cb2",
+    ("string_copy", "prefix3_len20_50_published"): "77e83fca4fd677b5",
+    ("string_copy", "suffix3_len20_50_published"): "29aa73c2c33efc0f",
+    ("updating_mqar", "kv4_len64_u25_r1_balanced"): "b5743025aa775082",
+}
+"""Digest of each preset that joined a version later, so that a new one leaves the digests of the others alone."""
 
 PRESETS = [(key, name) for key in sorted(TASKS) for name in task_class(key).presets]
 KEYS = sorted(TASKS)
@@ -56,10 +68,10 @@ def default_rows(key, num_examples, seed=0):
     return task, length, *task.sample(np.random.default_rng(seed), length, num_examples)
 
 
-def digest_of(key):
-    """Digest of 16 rows of every training segment of every preset, at both ends of its lengths."""
+def digest_of(key, names):
+    """Digest of 16 rows of every training segment of presets, at both ends of their lengths."""
     digest = hashlib.sha256()
-    for name in sorted(task_class(key).presets):
+    for name in sorted(names):
         for task, length, is_training in segments_of(key, name):
             if is_training:
                 for rows in task.sample(np.random.default_rng(0), length, 16):
@@ -239,8 +251,14 @@ def test_mistyped_knobs_and_lengths_are_named(key):
 
 @pytest.mark.parametrize("key", KEYS)
 def test_rows_of_a_version_never_change(key):
-    found = task_class(key).version, digest_of(key)
+    first = [name for name in task_class(key).presets if (key, name) not in JOINED]
+    found = task_class(key).version, digest_of(key, first)
     assert found == GOLDEN[key], f"rows of {key!r} or its presets changed; raise the version if a law changed"
+
+
+@pytest.mark.parametrize(("key", "name"), sorted(JOINED))
+def test_rows_of_presets_that_joined_later_never_change(key, name):
+    assert digest_of(key, [name]) == JOINED[key, name]
 
 
 def test_an_unknown_task_is_refused_with_the_nearest_name():

@@ -150,7 +150,7 @@ def test_the_commutative_quotient_leaves_a_coset_to_guess(name, hidden):
 @pytest.mark.parametrize("name", ["Z60", "Z2xZ2", "A3"])
 def test_commutative_groups_have_no_such_baseline(name):
     assert groups.commutator_order(name) == 1
-    assert set(GroupWordProblem(group=name).baselines(8)) == {"uniform", "current_token"}
+    assert set(GroupWordProblem(group=name).baselines(8)) == {"uniform", "current_token", "last_3_tokens"}
 
 
 def test_counts_leave_out_the_free_position_and_padding():
@@ -194,3 +194,14 @@ def test_names_that_are_no_group_are_refused(name):
 def test_groups_of_other_sizes_are_refused(name):
     with pytest.raises(ValueError, match="group must have between 2 and 2520 elements"):
         GroupWordProblem(group=name)
+
+
+def test_training_rows_of_the_groups_of_order_60_are_distinct():
+    for group in ("A5", "Z60"):
+        rows, _ = GroupWordProblem(group=group).sample(np.random.default_rng(0), 8, 100_000)
+        assert len(np.unique(rows @ 60 ** np.arange(8, dtype=np.int64))) == 100_000
+    rows, _ = GroupWordProblem(group="S3").sample(np.random.default_rng(0), 8, 100_000)
+    repeats = 100_000 - len(np.unique(rows @ 6 ** np.arange(8)))
+    expected = 100_000 - 6**8 * (1 - (1 - 6.0**-8) ** 100_000)
+    assert abs(repeats - expected) < 4 * math.sqrt(expected)
+    assert round(expected, -3) == 3_000

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from hf_memory.tasks import mqar
+from hf_memory.tasks._slots import draw_law
 from hf_memory.tasks.base import IGNORE_INDEX
 from hf_memory.tasks.mqar import MQAR
 
@@ -25,7 +26,7 @@ def read_row(row, num_pairs, num_passes=1):
 
 
 def test_worked_example_of_the_docstring_holds():
-    assert doctest.testmod(mqar).attempted == 3
+    assert doctest.testmod(mqar).attempted == 5
     assert doctest.testmod(mqar).failed == 0
 
 
@@ -148,12 +149,92 @@ def test_annotations_locate_pair_slot_and_distance():
     assert (notes["distance"][~notes["score"]] == -1).all()
 
 
-def test_chance_is_a_guess_among_the_values_of_the_context():
-    task = MQAR(num_kv_pairs=8)
+def test_chance_of_shuffled_pairs_is_a_guess_among_the_values_of_the_context():
+    task = MQAR(num_kv_pairs=8, slot_assignment="shuffled")
     assert task.chance_level("recall", 128) == 1 / 8
     assert task.chance_level("sequence_accuracy", 128) == pytest.approx(1 / math.factorial(8))
     assert task.chance_level("loss", 128) == pytest.approx(math.log(8))
-    assert task.baselines(128) == {"any_value": 1 / 4096, "value_in_context": 1 / 8}
+    assert task.baselines(128) == {"any_value": 1 / 4096, "value_in_context": 1 / 8, "position": 1 / 8}
+    assert MQAR(num_kv_pairs=8, power_a=1.0).chance_level("recall", 128) == 1 / 8
+
+
+def law_by_enumeration(num_slots, draws, power):
+    """P(i-th draw = slot) over all orders of draws."""
+    weights = np.arange(1, num_slots + 1) ** (power - 1.0)
+    law = np.zeros((draws, num_slots))
+    for order in itertools.permutations(range(num_slots), draws):
+        left, probability = weights.sum(), 1.0
+        for slot in order:
+            probability *= weights[slot] / left
+            left -= weights[slot]
+        law[np.arange(draws), order] += probability
+    return law
+
+
+@pytest.mark.parametrize(
+    ("slots", "draws", "power"), [(6, 3, 0.01), (5, 5, 0.5), (7, 2, 4.0), (6, 6, 0.01), (1, 1, 2.0)]
+)
+def test_the_law_of_the_draws_is_that_of_all_orders(slots, draws, power):
+    np.testing.assert_allclose(draw_law(slots, draws, power), law_by_enumeration(slots, draws, power), atol=1e-12)
+
+
+@pytest.mark.parametrize(("slots", "draws", "power"), [(28, 4, 0.01), (192, 64, 0.01), (60, 20, 8.0), (40, 40, 0.5)])
+def test_in_the_law_of_the_draws_each_draw_is_one_slot_and_no_slot_is_drawn_twice(slots, draws, power):
+    law = draw_law(slots, draws, power)
+    np.testing.assert_allclose(law.sum(axis=1), 1.0, atol=1e-12)
+    assert law.min() >= 0.0
+    assert law.sum(axis=0).max() <= 1.0 + 1e-12
+    weights = np.arange(1, slots + 1) ** (power - 1.0)
+    np.testing.assert_allclose(law[0], weights / weights.sum(), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("length", "pairs", "level"),
+    [
+        *((64, 4, 0.288), (32, 4, 0.307), (64, 8, 0.167), (128, 8, 0.155), (64, 16, 0.120)),
+        *((256, 16, 0.083), (128, 32, 0.065), (256, 64, 0.035), (512, 64, 0.0249)),
+    ],
+)
+def test_chance_is_the_best_guess_from_the_slot(length, pairs, level):
+    task = MQAR(num_kv_pairs=pairs)
+    assert task.chance_level("recall", length) == task.baselines(length)["position"] == pytest.approx(level, abs=6e-4)
+
+
+@pytest.mark.parametrize("power_a", [0.01, 0.5, 4.0])
+@pytest.mark.parametrize("passes", [1, 2])
+def test_the_likeliest_pair_of_a_slot_scores_the_chance_level(power_a, passes):
+    task = MQAR(num_kv_pairs=4, power_a=power_a, num_passes=passes)
+    ids, labels = task.sample(np.random.default_rng(0), 64, 40_000)
+    notes = task.annotate(ids, labels)
+    slot, pair = notes["slot"][notes["score"]], notes["pair"][notes["score"]]
+    law = draw_law((64 - task.context_length) // 2, 4, power_a)
+    hit = law.argmax(axis=0)[slot] == pair
+    level = task.chance_level("recall", 64)
+    assert abs(hit.mean() - level) < 4 * math.sqrt(level * (1 - level) / len(hit))
+    assert level > 0.258
+    # The loss of one who states the odds of each pair given the slot.
+    odds = law / np.maximum(law.sum(axis=0), 1e-300)
+    surprise = -np.log(odds[pair, slot])
+    assert abs(surprise.mean() - task.chance_level("loss", 64)) < 4 * surprise.std() / math.sqrt(len(surprise))
+
+
+def test_shuffled_pairs_stand_in_the_same_slots_and_each_slot_asks_for_each_pair_equally_often():
+    task = MQAR(num_kv_pairs=4, slot_assignment="shuffled")
+    ids, labels = task.sample(np.random.default_rng(0), 64, 20_000)
+    notes = task.annotate(ids, labels)
+    slot, pair = notes["slot"][notes["score"]], notes["pair"][notes["score"]]
+    share = np.bincount(slot, minlength=28) / len(ids)
+    expected = draw_law(28, 4, 0.01).sum(axis=0)
+    assert np.abs(share - expected).max() < 4 * math.sqrt(0.25 / len(ids))
+    for one in (0, 1, 5):
+        counts = np.bincount(pair[slot == one], minlength=4)
+        # Chi-square with 3 degrees of freedom: 16.3 is exceeded once in a thousand draws.
+        assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() < 16.3
+
+
+def test_the_whole_row_has_a_known_level_only_where_slots_tell_nothing():
+    assert math.isnan(MQAR().chance_level("sequence_accuracy", 64))
+    assert MQAR(power_a=1.0).chance_level("sequence_accuracy", 64) == pytest.approx(1 / 24)
 
 
 def test_num_distinct_counts_all_rows_of_a_small_space():
@@ -189,6 +270,7 @@ def test_presets_keep_or_scale_the_pairs():
         ({"filler": "zeros"}, "filler must be one of 'zero', 'random', 'random_published', got 'zeros'"),
         ({"power_a": 0.0}, "power_a must be a finite number"),
         ({"power_a": float("nan")}, "power_a must be a finite number"),
+        ({"slot_assignment": "random"}, "slot_assignment must be one of 'published', 'shuffled', got 'random'"),
         ({"num_passes": 0}, "num_passes must be an integer at least 1"),
         ({"shared_vocab": "yes"}, "shared_vocab must be one of False, True"),
     ],

@@ -19,6 +19,9 @@ CASES = [
     ({"variant": "suffix_ngram"}, 12),
     ({"variant": "prefix_ngram", "answer_length": 2, "ngram": 1}, 12),
     ({"variant": "suffix_ngram", "answer_length": 5, "ngram": 2}, 12),
+    ({"variant": "prefix_ngram", "places": "published"}, 12),
+    ({"variant": "suffix_ngram", "answer_length": 2, "places": "published"}, 12),
+    ({"variant": "duplicate_ngram", "places": "published"}, 12),
 ]
 
 
@@ -94,6 +97,37 @@ def test_duplicates_stand_at_all_pairs_of_places_equally_often():
     np.testing.assert_allclose(hits, 1 / 6, atol=0.015)
 
 
+@pytest.mark.parametrize(("answer_length", "least", "greatest"), [(None, 3, 10), (2, 4, 10)])
+def test_the_published_places_leave_out_the_last_two(answer_length, least, greatest):
+    task = StringCopy(variant="suffix_ngram", ngram=2, places="published", answer_length=answer_length)
+    ids, _ = task.sample(np.random.default_rng(0), 12, 8_000)
+    text, asked = ids[:, 1:13], ids[:, 14:16]
+    place = np.array([(text[:, i : i + 2] == asked).all(axis=1) for i in range(11)]).argmax(axis=0)
+    after = np.bincount(10 - place, minlength=greatest + 1)
+    assert after[:least].sum() == 0
+    expected = 8_000 / (greatest - least + 1)
+    # Seven degrees of freedom at most: 24.3 is exceeded once in a thousand draws.
+    assert ((after[least:] - expected) ** 2 / expected).sum() < 24.3
+
+
+def test_published_duplicates_end_short_of_the_last_two_letters():
+    task = StringCopy(variant="duplicate_ngram", ngram=2, places="published", alphabet_size=26)
+    text = task.sample(np.random.default_rng(0), 8, 20_000)[0][:, 1:9]
+    shares = {
+        (i, j): (text[:, i : i + 2] == text[:, j : j + 2]).all(axis=1).mean() for i in range(7) for j in range(i + 2, 7)
+    }
+    for (_, late), share in shares.items():
+        # Of the pairs of places in the first six letters six are equally likely; others agree by accident.
+        assert abs(share - (1 / 6 if late <= 4 else 0.0)) < 0.02
+
+
+def test_chance_of_the_published_places_knows_the_shortest_answer():
+    task = StringCopy(variant="suffix_ngram", ngram=1, alphabet_size=4, places="published")
+    # Answers of 3 to 5 letters; ends are likelier than letters once three letters have come.
+    assert task.chance_level("sequence_accuracy", 6) == pytest.approx(1 / 64 / 3)
+    assert task.chance_level("token_accuracy", 6) == pytest.approx((3 * 3 / 4 + 1 + 1 + 1) / (4 + 5 + 6))
+
+
 def test_chance_of_guessed_letters_is_exact_for_the_copy():
     task = StringCopy(alphabet_size=3)
     assert task.chance_level("sequence_accuracy", 4) == 3.0**-4
@@ -153,6 +187,7 @@ def test_num_distinct_of_the_variants_is_a_lower_bound(variant):
     [
         ({"alphabet_size": 27}, "alphabet_size must be an integer between 2 and 26, got 27"),
         ({"variant": "reverse"}, "variant must be one of 'copy'"),
+        ({"places": "first"}, "places must be one of 'all', 'published', got 'first'"),
         ({"ngram": 0}, "ngram must be an integer between 1 and 12, got 0"),
         ({"answer_length": 0}, "answer_length must be None or an integer at least 1, got 0"),
     ],
