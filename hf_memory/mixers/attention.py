@@ -187,7 +187,9 @@ class AttentionMixer(Mixer):
         if self.config.window is not None:
             columns = min(columns, self.config.window - 1)
         first = key.shape[1] - columns
-        return {"key": key[:, first:], "value": value[:, first:], "positions": positions[:, first:]}
+        kept = {"key": key[:, first:], "value": value[:, first:], "positions": positions[:, first:]}
+        # A view on few columns of many would keep all of them alive in the cache.
+        return {name: leaf.clone() for name, leaf in kept.items()} if first else kept
 
     @staticmethod
     def _next_positions(state: State | None, batch: int, time: int, device: torch.device) -> torch.Tensor:

@@ -27,6 +27,7 @@ from hf_memory.models.layers import (
     join_state,
     mark_residual_output,
     split_state,
+    with_shift,
 )
 from hf_memory.models.modeling import MemoryModel, Mixer
 from hf_memory.ops.linear_attention import linear_attention
@@ -109,8 +110,8 @@ class LinearTransformerMixer(Mixer):
         return output, {"memory": memory, **join_state({"conv": conv_state})} if return_state else None
 
     def transition_spectrum(self, hidden_states: Tensor) -> Tensor:
-        """Ones: the transition is the identity."""
-        return hidden_states.new_ones(*hidden_states.shape[:2], 2)
+        """Ones, since the transition is the identity; with a convolution also 0, since its buffer is shifted."""
+        return with_shift(hidden_states.new_ones(*hidden_states.shape[:2], 2), self.conv)
 
 
 class MemoryLinearTransformerModel(MemoryModel):
