@@ -127,7 +127,10 @@ class DeltaNetMixer(Mixer):
         return output, {"memory": memory, **join_state({"conv": conv_state})} if return_state else None
 
     def transition_spectrum(self, hidden_states: Tensor) -> Tensor:
-        """The range of 1 - beta |k|^2 over the heads, the 1 of directions orthogonal to a key, the 0 of a convolution."""
+        """The range of 1 - beta |k|^2 over the heads, and the 1 of all directions orthogonal to a key.
+
+        With a convolution also 0, since its buffer is shifted.
+        """
         (_, key, _, beta), _ = self._project(hidden_states, None, None, False)
         along_key = 1 - beta * key.square().sum(-1)
         largest = along_key.amax(-1) if key.shape[-1] == 1 else torch.ones_like(along_key[..., 0])

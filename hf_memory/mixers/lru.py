@@ -6,9 +6,10 @@
 
 Source: Orvieto et al. (2023), "Resurrecting recurrent neural networks for long sequences", sections 3.2 (diagonal
 form), 3.3 (exponential parameters) and 3.4 (normalisation), with the block of figure 1.
-Symbols: h_t holds N complex numbers; B (N, D) and C (D, N) are complex, D is a weight per channel; |lambda| < 1, also in float32, where exp(-exp(nu_log)) rounds
-to 1 below nu_log = -17: nu_log counts as at least -15.2, which is |lambda| = 1 - 2^-22, and keeps the gradient it has
-there, so that training can lead it back.
+Symbols: h_t holds N complex numbers; B (N, D) and C (D, N) are complex, D is a weight per channel; |lambda| < 1.
+
+In float32 exp(-exp(nu_log)) rounds to 1 from nu_log = -18 down, and such a channel would never forget. So nu_log counts
+as at least -15.2, where |lambda| = 1 - 2^-22, with the gradient that it has there, and training can lead it back.
 
 Initial values (lemma 3.2, section 3.4): |lambda|^2 is uniform in [r_min^2, r_max^2], the phase uniform in
 (0, max_phase], exp(gamma_log) = sqrt(1 - |lambda|^2) and learned from there; the parts of B have variance 1 / (2 D),

@@ -88,7 +88,7 @@ def block_size(query: Tensor, num_keys: int, window: int | None) -> int | None:
 
 
 def blocks(num_queries: int, num_keys: int, size: int, window: int | None) -> Iterator[Block]:
-    """Cut queries into blocks of ``size``, each with the keys up to its last query's own, from the window's first on."""
+    """Blocks of ``size`` queries, each with the keys from the window of its first to the column of its last one."""
     own = num_keys - num_queries
     for start in range(0, num_queries, size):
         stop = min(start + size, num_queries)

@@ -2,8 +2,8 @@
 
 Symbols as there, with side = k r. With a_i = max(|p_i|_5 |q|_5, floor) / b and b = max(|q|_5, sqrt(floor)) each vector
 is divided by a number of its own size, P_i = p_i / a_i and Q = q / b, before any product, so that nothing leaves the
-range of the dtype where the vectors do not. With c_i = +-scale gain_i the memory receives u Q^T, u = sum_i c_i P_i, once
-for writing and once for erasing. For D the gradient (r, side) at the memory,
+range of the dtype where the vectors do not. With c_i = +-scale gain_i the memory receives u Q^T, u = sum_i c_i P_i,
+once for writing and once for erasing. For D the gradient (r, side) at the memory,
 
     du = D Q,   dq = D^T u / b - (sum_i e_i) rho(q),   dp_i = c_i du / a_i - e_i rho(p_i),   dgain_i = +-scale dc_i,
     dc_i = du . P_i,   e_i = c_i dc_i where |p_i|_5 |q|_5 is above the floor, else 0,   rho(p) = p^3 |p| / |p|_5^5.

@@ -12,8 +12,10 @@ q^a, q^b.
 
 Where side is a multiple of k, and M therefore k r^2 with side = k r, a head's row is the outer product of its own part
 p_i (r) with all of q. Its norm is |p_i|_5 |q|_5, and the sum over heads is one outer product (sum_i c_i p_i) q^T: the
-fast form never builds the k rows. Both scale p and q before their product, so that a memory of any size that a float can
-hold is updated; one that leaves the range is no number from then on, and never stands still.
+fast form never builds the k rows.
+
+Both forms scale p and q before their product, so that a memory of any size that a float can hold is updated. One that
+outgrows floats becomes infinite or no number, and never stands still.
 """
 
 import math

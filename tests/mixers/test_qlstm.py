@@ -7,6 +7,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 
 from hf_memory.mixers.qlstm import MemoryQLSTMConfig, MemoryQLSTMModel
+from hf_memory.models.configuration import unchanged_later_fields
 
 
 def _mixer(**fields):
@@ -70,3 +71,13 @@ def test_gates_near_one_still_forget_in_bfloat16():
 def test_a_negative_width_is_refused():
     with pytest.raises(StrictDataclassError, match="cell_size must be at least 1, or 0"):
         MemoryQLSTMConfig(vocab_size=5, cell_size=-1)
+
+
+def test_the_output_bias_is_that_of_the_official_code_and_leaves_published_configs_alone():
+    assert _mixer().out_proj.bias is None
+    mixer = _mixer(output_bias=True)
+    assert torch.equal(mixer.out_proj.bias, torch.zeros(8))
+    before = mixer(torch.ones(1, 3, 8))[0]
+    torch.nn.init.ones_(mixer.out_proj.bias)
+    torch.testing.assert_close(mixer(torch.ones(1, 3, 8))[0], before + 1)
+    assert unchanged_later_fields(MemoryQLSTMConfig()) == {"output_bias"}
