@@ -42,7 +42,7 @@ class MemoryAttentionConfig(MemoryConfig):
         num_heads: Number of heads H; divides ``hidden_size``.
         position_code: Position code inside of the mixer.
         rope_theta: Base of the RoPE frequencies.
-        window: Tokens that a token sees, itself included; None for all.
+        window: Tokens that a token sees, itself included, as ``position_ids`` count them; None for all.
         attention_bias: Biases in the projections and the convolution.
         attention_dropout: Dropout on the attention weights.
         conv_kernel: Width of a short convolution on queries, keys and values; 0 for none.
