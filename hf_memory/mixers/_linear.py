@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hf_memory.models.configuration import MemoryConfig
-from hf_memory.models.layers import ShortConvolution, State, join_state, mark_residual_output, split_state
+from hf_memory.models.layers import ShortConvolution, State, join_state, mark_residual_output, split_state, with_shift
 from hf_memory.models.modeling import Mixer
 
 
@@ -69,5 +69,5 @@ class LinearMixer(Mixer):
         return {"memory": memory, **join_state({"conv": conv})}
 
     def transition_spectrum(self, hidden_states: Tensor) -> Tensor:
-        """Ones: the transition is the identity."""
-        return hidden_states.new_ones(*hidden_states.shape[:2], 2)
+        """Ones, since the transition is the identity; with a convolution also 0, since its buffer is shifted."""
+        return with_shift(hidden_states.new_ones(*hidden_states.shape[:2], 2), self.conv)

@@ -42,7 +42,7 @@ class MemoryAttentionConfig(MemoryConfig):
         num_heads: Number of heads H; divides ``hidden_size``.
         position_code: Position code inside of the mixer.
         rope_theta: Base of the RoPE frequencies.
-        window: Tokens that a token sees, itself included; None for all.
+        window: Tokens that a token sees, itself included, as ``position_ids`` count them; None for all.
         attention_bias: Biases in the projections and the convolution.
         attention_dropout: Dropout on the attention weights.
         conv_kernel: Width of a short convolution on queries, keys and values; 0 for none.
@@ -187,7 +187,9 @@ class AttentionMixer(Mixer):
         if self.config.window is not None:
             columns = min(columns, self.config.window - 1)
         first = key.shape[1] - columns
-        return {"key": key[:, first:], "value": value[:, first:], "positions": positions[:, first:]}
+        kept = {"key": key[:, first:], "value": value[:, first:], "positions": positions[:, first:]}
+        # A view on few columns of many would keep all of them alive in the cache.
+        return {name: leaf.clone() for name, leaf in kept.items()} if first else kept
 
     @staticmethod
     def _next_positions(state: State | None, batch: int, time: int, device: torch.device) -> torch.Tensor:

@@ -37,6 +37,7 @@ from hf_memory.models.layers import (
     l2_normalize,
     mark_residual_output,
     split_state,
+    with_shift,
 )
 from hf_memory.models.modeling import MemoryModel, Mixer
 from hf_memory.ops.delta_rule import delta_rule
@@ -126,11 +127,14 @@ class DeltaNetMixer(Mixer):
         return output, {"memory": memory, **join_state({"conv": conv_state})} if return_state else None
 
     def transition_spectrum(self, hidden_states: Tensor) -> Tensor:
-        """The range of 1 - beta |k|^2 over the heads, and the 1 of all directions orthogonal to a key."""
+        """The range of 1 - beta |k|^2 over the heads, and the 1 of all directions orthogonal to a key.
+
+        With a convolution also 0, since its buffer is shifted.
+        """
         (_, key, _, beta), _ = self._project(hidden_states, None, None, False)
         along_key = 1 - beta * key.square().sum(-1)
         largest = along_key.amax(-1) if key.shape[-1] == 1 else torch.ones_like(along_key[..., 0])
-        return torch.stack((along_key.amin(-1), largest), dim=-1)
+        return with_shift(torch.stack((along_key.amin(-1), largest), dim=-1), self.conv)
 
     def _project(
         self, hidden_states: Tensor, state: State | None, lengths: Tensor | None, return_state: bool

@@ -5,9 +5,17 @@
     y_t = C s_t + D x_t
 
 Symbols: A_t is made from x_t and one matrix A_i (N, N) per channel. ``transition="residual"`` is
-A_t = I + sum_i x_i A_i, close to the identity as the paper describes it; ``"gelu"`` is the published code,
+A_t = I + sum_i x_i A_i, the form that the paper describes; ``"gelu"`` is the published code,
 A_t = GELU(sum_i x_i A_i) with A_i = I + N(0, 1)/sqrt(N). ``transition_norm="row"`` divides a row by the sum of its
 absolute values where that is above 1, so that products of any length stay bounded and permutations stay exact.
+
+How far from the identity a fresh A_t is, by the mean smallest and largest real part of its eigenvalues for inputs of
+unit variance, at the default sizes:
+
+    residual, none      0.83 to  1.16       close to the identity
+    residual, row       0.46 to  0.67       the default: rows sum to about 1.8 before the norm, so that a step forgets
+    gelu, row          -0.15 to  0.82
+    gelu, none         -2    to 17
 
 Official code: jopetty/sfirah; it is the product form with ``transition="gelu"`` and ``transition_norm="none"``, which
 overflows float32 within about 40 steps of unit-variance inputs. State: ``product`` P, N * N numbers, or ``state`` s, N

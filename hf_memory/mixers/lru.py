@@ -8,6 +8,9 @@ Source: Orvieto et al. (2023), "Resurrecting recurrent neural networks for long 
 form), 3.3 (exponential parameters) and 3.4 (normalisation), with the block of figure 1.
 Symbols: h_t holds N complex numbers; B (N, D) and C (D, N) are complex, D is a weight per channel; |lambda| < 1.
 
+In float32 exp(-exp(nu_log)) rounds to 1 from nu_log = -18 down, and such a channel would never forget. So nu_log counts
+as at least -15.2, where |lambda| = 1 - 2^-22, with the gradient that it has there, and training can lead it back.
+
 Initial values (lemma 3.2, section 3.4): |lambda|^2 is uniform in [r_min^2, r_max^2], the phase uniform in
 (0, max_phase], exp(gamma_log) = sqrt(1 - |lambda|^2) and learned from there; the parts of B have variance 1 / (2 D),
 those of C 1 / N, and D is standard normal. For long memories the authors take r_min = 0.9, r_max = 0.999 and
@@ -32,6 +35,9 @@ from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassificati
 from hf_memory.models.layers import State, mark_residual_output
 from hf_memory.models.modeling import MemoryModel, Mixer
 from hf_memory.ops.diagonal_scan import diagonal_scan
+
+MIN_RATE = 2.0**-22
+"""Least -log |lambda|: four times the distance of 1 from the next lower number of float32, for cos and sin round."""
 
 
 @strict
@@ -139,7 +145,10 @@ class LRUMixer(Mixer):
     def _eigenvalues(self) -> Tensor:
         """The numbers lambda (N,), complex in at least single precision."""
         dtype = torch.promote_types(self.nu_log.dtype, torch.float32)
-        return torch.polar(torch.exp(-self.nu_log.to(dtype).exp()), self.theta_log.to(dtype).exp())
+        nu_log = self.nu_log.to(dtype)
+        # The gradient is that at the bound: one of zero would hold a channel there for good.
+        nu_log = nu_log + (nu_log.detach().clamp(min=math.log(MIN_RATE)) - nu_log.detach())
+        return torch.polar(torch.exp(-nu_log.exp()), self.theta_log.to(dtype).exp())
 
 
 class MemoryLRUModel(MemoryModel):

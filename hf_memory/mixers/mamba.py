@@ -28,7 +28,15 @@ from transformers import initialization as init
 
 from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
-from hf_memory.models.layers import RMSNorm, ShortConvolution, State, join_state, mark_residual_output, split_state
+from hf_memory.models.layers import (
+    RMSNorm,
+    ShortConvolution,
+    State,
+    join_state,
+    mark_residual_output,
+    split_state,
+    with_shift,
+)
 from hf_memory.models.modeling import MemoryModel, Mixer
 from hf_memory.ops.selective_scan import selective_scan
 
@@ -145,10 +153,7 @@ class MambaMixer(Mixer):
         ends = [torch.exp(step * rates.amin(1)).amin(-1), torch.exp(step * rates.amax(1)).amax(-1)]
         if self.config.negative_eigenvalues:
             ends = [2 * end - 1 for end in ends]
-        spectrum = torch.stack(ends, dim=-1)
-        if self.config.conv_kernel > 1:
-            spectrum = torch.stack([spectrum[..., 0].clamp(max=0), spectrum[..., 1].clamp(min=0)], dim=-1)
-        return spectrum
+        return with_shift(torch.stack(ends, dim=-1), self.conv)
 
     def _convolved(self, hidden_states, state, lengths, return_state):
         """The inputs x of the state space, the gate z, and the state of the convolution."""

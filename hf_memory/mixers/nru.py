@@ -10,6 +10,11 @@ M = k * ceil(sqrt(hidden_size / k))^2 numbers unless given, at least ``hidden_si
 Official code: apsarath/NRU. State: ``hidden`` h and ``memory`` m, ``hidden_size`` + M numbers, both unbounded. Initial
 values are those of linear layers in torch, uniform in +-1/sqrt(inputs), where h_t has the inputs x, h and m.
 
+Horizon: nothing bounds the state. Gains grow with it, and so it grows exponentially: with the initial weights and
+inputs of unit variance, at width 64, it passes 2^23 after 300 to 600 tokens, from where float32 rounds away what an
+input of size one adds, and leaves float32 after 1,800 tokens or more (1,100 with ``layer_norm``), from where outputs
+are infinite or no numbers. :meth:`NRUMixer.unresolved_rows` tells. Training can move the horizon either way.
+
 Deviations: the paper sums over the heads, its code takes the mean, which is the default here; a 5-norm counts as at
 least 1e-6, where the code allows 1e-12 and gradients grow as its inverse. Gradients need clipping (the authors clip at
 1 to 5).
@@ -123,6 +128,15 @@ class NRUMixer(Mixer):
             hidden_states, *self._weights(), initial_state=start, lengths=lengths, **self._options()
         )
         return output, {"hidden": hidden, "memory": memory} if return_state else None
+
+    @staticmethod
+    def unresolved_rows(state: State) -> Tensor:
+        """Rows (B,) whose results mean nothing any more: their state is so large that it rounds away an input.
+
+        True where a number of the state is above 1 / eps of its dtype, 2^23 in float32, or is none.
+        """
+        within = [(leaf.abs() <= 1 / torch.finfo(leaf.dtype).eps).all(-1) for leaf in state.values()]
+        return ~torch.stack(within).all(0)
 
     @torch.no_grad()
     def transition_spectrum(self, hidden_states: Tensor) -> Tensor:

@@ -2,14 +2,15 @@
 
     f_t = sigmoid(W_f x_t + b_f + 1),    i_t = sigmoid(W_i x_t + b_i),    z_t = tanh(W_z x_t + b_z)
     c_t = f_t * c_{t-1} + i_t * z_t
-    y_t = W_y (sigmoid(W_o x_t + b_o) * tanh(c_t))
+    y_t = W_y (sigmoid(W_o x_t + b_o) * tanh(c_t)) + b_y
 
 Source: Stanic et al. (2023), "The Languini Kitchen", the quasi-LSTM of their recurrent baseline, after Bradbury et al.
 (2017), "Quasi-recurrent neural networks", equation 5. Official code: languini-kitchen. State: the cell c, N numbers.
 
 Initial values: weights N(0, initializer_range), biases 0; the 1 in the forget gate is a constant and not a bias.
 Deviations: the official code splits the cell into heads, which do not interact and are one cell here; it works in
-blocks with 1e-8 inside of a logarithm and at one fixed length, where the scan here is exact at any length.
+blocks with 1e-8 inside of a logarithm and at one fixed length, where the scan here is exact at any length. b_y, which
+it has, is left out unless ``output_bias``.
 """
 
 from typing import ClassVar
@@ -19,7 +20,7 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 
 from hf_memory.mixers._cells import check_cell_size
-from hf_memory.models.configuration import MemoryConfig
+from hf_memory.models.configuration import MemoryConfig, later_field
 from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
 from hf_memory.models.layers import State, mark_residual_output
 from hf_memory.models.modeling import MemoryModel, Mixer
@@ -33,12 +34,14 @@ class MemoryQLSTMConfig(MemoryConfig):
     Attributes:
         cell_size: Width N of the cell; 0 for ``hidden_size``.
         forget_bias: Constant added inside of the forget gate.
+        output_bias: Bias b_y of the output map, as in the official code; it starts at 0.
     """
 
     model_type: ClassVar[str] = "memory_qlstm"
 
     cell_size: int = 0
     forget_bias: float = 1.0
+    output_bias: bool = later_field(False)
 
     def validate_qlstm(self) -> None:
         """Check the width of the cell."""
@@ -52,7 +55,7 @@ class QLSTMMixer(Mixer):
         super().__init__(config, layer_idx)
         self.cell_size = config.cell_size or config.hidden_size
         self.in_proj = nn.Linear(config.hidden_size, 4 * self.cell_size)
-        self.out_proj = mark_residual_output(nn.Linear(self.cell_size, config.hidden_size, bias=False))
+        self.out_proj = mark_residual_output(nn.Linear(self.cell_size, config.hidden_size, bias=config.output_bias))
 
     def initial_state(self, batch_size: int) -> State:
         """An empty cell."""

@@ -170,6 +170,16 @@ class ShortConvolution(StatefulLayer):
         return output, {"inputs": last_columns(window, self.kernel_size - 1, lengths, hidden_states.shape[1], history)}
 
 
+def with_shift(spectrum: torch.Tensor, conv: ShortConvolution | None) -> torch.Tensor:
+    """The smallest and largest real part (B, T, 2) of eigenvalues, of a state that a convolution's buffer has joined.
+
+    The buffer is shifted by one column in each step: its eigenvalues are 0, as many as it holds numbers.
+    """
+    if conv is None or conv.kernel_size == 1:
+        return spectrum
+    return torch.stack([spectrum[..., 0].clamp(max=0), spectrum[..., 1].clamp(min=0)], dim=-1)
+
+
 def last_columns(
     window: torch.Tensor, count: int, lengths: torch.Tensor | None, num_new: int, like: torch.Tensor
 ) -> torch.Tensor:

@@ -1,10 +1,12 @@
 """The loop over time behind :mod:`hf_memory.ops.nru`, in place, with its backward pass.
 
-Symbols as there, with side = k r. With c_i = +-scale gain_i / n_i and n_i = |p_i|_5 |q|_5, the memory receives u q^T,
-u = sum_i c_i p_i, once for writing and once for erasing. For D the gradient (r, side) at the memory,
+Symbols as there, with side = k r. With a_i = max(|p_i|_5 |q|_5, floor) / b and b = max(|q|_5, sqrt(floor)) each vector
+is divided by a number of its own size, P_i = p_i / a_i and Q = q / b, before any product, so that nothing leaves the
+range of the dtype where the vectors do not. With c_i = +-scale gain_i the memory receives u Q^T, u = sum_i c_i P_i,
+once for writing and once for erasing. For D the gradient (r, side) at the memory,
 
-    du = D q,   dq = D^T u - (sum_i e_i) rho(q),   dp_i = c_i du - e_i rho(p_i),   dgain_i = +-scale dc_i / n_i,
-    dc_i = du . p_i,   e_i = c_i dc_i where n_i is above its floor, else 0,   rho(p) = p^3 |p| / sum |p|^5.
+    du = D Q,   dq = D^T u / b - (sum_i e_i) rho(q),   dp_i = c_i du / a_i - e_i rho(p_i),   dgain_i = +-scale dc_i,
+    dc_i = du . P_i,   e_i = c_i dc_i where |p_i|_5 |q|_5 is above the floor, else 0,   rho(p) = p^3 |p| / |p|_5^5.
 """
 
 from collections.abc import Callable
@@ -19,42 +21,49 @@ from hf_memory.ops.backends.dispatch import load_kernel
 
 NORM_FLOOR = 1e-6
 """Smallest 5-norm that a direction is divided by: gradients of a vanishing direction stay bounded."""
+NORM_FLOOR_ROOT = 1e-3
 LAYER_NORM_EPS = 1e-5
 
 
 class Write(NamedTuple):
     """What a step's gains and directions (..., 2 k + 4 side) mean; the axis of 2 is writing, erasing."""
 
-    p: Tensor  # (..., 2, k, r)
-    q: Tensor  # (..., 2, side)
-    fifth_p: Tensor  # sum |p_i|^5 in float64 (..., 2, k)
-    fifth_q: Tensor  # (..., 2, 1)
-    factor: Tensor  # +-scale / n_i (..., 2, k)
+    p: Tensor  # P_i (..., 2, k, r)
+    q: Tensor  # Q (..., 2, side)
+    divisor_p: Tensor  # a_i (..., 2, k, 1)
+    divisor_q: Tensor  # b (..., 2, 1)
+    above_floor: Tensor  # (..., 2, k)
     coefficient: Tensor  # c_i (..., 2, k)
     u: Tensor  # (..., 2, r)
 
 
+def five_norm(vectors: Tensor) -> Tensor:
+    """The 5-norm over the last axis (..., 1), by way of the largest number: fifth powers of float32 end at 5e7^5."""
+    largest = vectors.abs().amax(-1, keepdim=True)
+    scaled = vectors / largest.clamp_min(torch.finfo(vectors.dtype).tiny)
+    return torch.linalg.vector_norm(scaled, 5, dim=-1, keepdim=True) * largest
+
+
 def read_gates(gates: Tensor, signs: Tensor, num_heads: int, relu_gains: bool) -> Write:
-    """Split gates, and scale each gain by the norms. Fifth powers are taken in float64: float32 ends at 5e7^5."""
-    gains = gates[..., : 2 * num_heads].unflatten(-1, (2, num_heads))
-    directions = gates[..., 2 * num_heads :].unflatten(-1, (4 * num_heads, -1))
-    wide = directions.double()
-    squares = wide * wide
-    fifth = squares.mul_(squares).mul_(wide.abs()).sum(-1).unflatten(-1, (2, 2, num_heads))
-    fifth_p, fifth_q = fifth[..., 0, :, :], fifth[..., 1, :, :].sum(-1, keepdim=True)
-    norms = (fifth_p * fifth_q).clamp_min_(NORM_FLOOR**5).pow_(0.2)
-    factor = signs / norms.to(gates.dtype)
-    coefficient = factor * (gains.relu() if relu_gains else gains)
-    p = directions[..., : 2 * num_heads, :].unflatten(-2, (2, num_heads))
-    q = directions[..., 2 * num_heads :, :].unflatten(-2, (2, num_heads)).flatten(-2)
-    return Write(p, q, fifth_p, fifth_q, factor, coefficient, (coefficient.unsqueeze(-1) * p).sum(-2))
+    """Split gates, sign the gains, and divide the directions."""
+    gains, p, q = split_gates(gates, num_heads)
+    norm_p, norm_q = five_norm(p), five_norm(q)
+    divisor_q = norm_q.clamp_min(NORM_FLOOR_ROOT)
+    # b a_i = max(|p_i| |q|, floor), and no product of two norms is ever formed.
+    product = norm_p * (norm_q / divisor_q).unsqueeze(-2)
+    floor = (NORM_FLOOR / divisor_q).clamp_min(torch.finfo(gates.dtype).tiny).unsqueeze(-2)
+    divisor_p = torch.maximum(product, floor)
+    coefficient = signs * (gains.relu() if relu_gains else gains)
+    p, q = p / divisor_p, q / divisor_q
+    u = (coefficient.unsqueeze(-1) * p).sum(-2)
+    return Write(p, q, divisor_p, divisor_q, (product > floor).squeeze(-1), coefficient, u)
 
 
-def steepness(directions: Tensor, fifth_powers: Tensor) -> Tensor:
-    """rho = p^3 |p| / sum |p|^5 over the last axis, 0 where the sum is 0."""
-    wide = directions.double()
-    sums = torch.where(fifth_powers > 0, fifth_powers, 1.0).unsqueeze(-1)
-    return (wide * wide * wide * wide.abs() / sums).to(directions.dtype)
+def steepness(directions: Tensor) -> Tensor:
+    """rho = p^3 |p| / |p|_5^5 over the last axis, 0 where the norm is 0."""
+    norms = five_norm(directions).clamp_min(torch.finfo(directions.dtype).tiny)
+    scaled = directions / norms
+    return scaled * scaled * scaled * scaled.abs() / norms
 
 
 class NRULoop(torch.autograd.Function):
@@ -204,24 +213,22 @@ def _write_gradient(
         kernel, gates = load_kernel("nru", backend), gates.contiguous()  # saved ones may be expanded to replicas
         options = (kernel.constants(gates, scale, NORM_FLOOR), num_heads, relu_gains)
         return lambda t, grad_memory, out: kernel.write_gradient(gates[t], grad_memory, out, *options)
-    write = read_gates(gates, _signs(gates, scale), num_heads, relu_gains)
-    factor = write.factor
-    if relu_gains:
-        factor = factor * (gates[..., : 2 * num_heads] > 0).view(factor.shape)
-    above_floor = write.fifth_p * write.fifth_q > NORM_FLOOR**5
-    rising = write.coefficient * above_floor
-    rho_p, rho_q = steepness(write.p, write.fifth_p), steepness(write.q, write.fifth_q.squeeze(-1))
+    signs = _signs(gates, scale)
+    write, (gains, p, q) = read_gates(gates, signs, num_heads, relu_gains), split_gates(gates, num_heads)
+    factor = signs.expand_as(gains) * (gains > 0) if relu_gains else signs.expand_as(gains)
+    rising = write.coefficient * write.above_floor
+    rho_p, rho_q = steepness(p), steepness(q)
 
     def step(t: int, grad_memory: Tensor, out: Tensor) -> None:
-        parts = _split_gates(out, num_heads)
+        parts = split_gates(out, num_heads)
         _write_backward(grad_memory, _at(write, t), factor[t], rising[t], rho_p[t], rho_q[t], parts)
 
     return step
 
 
 def _signs(like: Tensor, scale: float) -> Tensor:
-    """+scale for writing, -scale for erasing (2, 1)."""
-    return like.new_tensor([[scale], [-scale]])
+    """+scale for writing, -scale for erasing (2, 1); filled on the device, not copied to it."""
+    return torch.cat([like.new_full((1, 1), scale), like.new_full((1, 1), -scale)])
 
 
 def _at(write: Write, t: int) -> Write:
@@ -229,7 +236,7 @@ def _at(write: Write, t: int) -> Write:
     return Write(*(tensor[t] for tensor in write))
 
 
-def _split_gates(gates: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+def split_gates(gates: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
     """Views on gains (..., 2, k), p (..., 2, k, r) and q (..., 2, side)."""
     gains, directions = gates[..., : 2 * num_heads], gates[..., 2 * num_heads :]
     p, q = directions.chunk(2, dim=-1)
@@ -252,10 +259,10 @@ def _write_backward(
     grad_c = (grad_u.unsqueeze(-2) * write.p).sum(-1)
     pulled = grad_c * rising
     torch.mul(grad_c, factor, out=gains)
-    torch.mul(write.coefficient.unsqueeze(-1), grad_u.unsqueeze(-2), out=p).addcmul_(
-        pulled.unsqueeze(-1), rho_p, value=-1
-    )
-    torch.addcmul(write.u @ square, pulled.sum(-1, keepdim=True), rho_q, value=-1, out=q)
+    torch.mul(write.coefficient.unsqueeze(-1) / write.divisor_p, grad_u.unsqueeze(-2), out=p)
+    p.addcmul_(pulled.unsqueeze(-1), rho_p, value=-1)
+    along_q = write.u @ square / write.divisor_q
+    torch.addcmul(along_q, pulled.sum(-1, keepdim=True), rho_q, value=-1, out=q)
 
 
 def _norm_backward(grad: Tensor, normed: Tensor, deviation: Tensor) -> Tensor:

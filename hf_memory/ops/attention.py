@@ -11,6 +11,8 @@ import math
 import torch
 from torch.nn import functional as F
 
+from hf_memory.ops._attention_blocks import BlockAttention, attention_mask, block_size, block_weights, linear_bias
+
 
 def attention_recurrent(
     query: torch.Tensor,
@@ -64,12 +66,7 @@ def attention_weights(
     They are built in full, to be looked at. A query that sees nothing has weights of zero.
     """
     query, key = query.transpose(1, 2), key.transpose(1, 2)
-    mask = attention_mask(query_positions, key_positions, window).unsqueeze(1)
-    scores = query @ key.mT / math.sqrt(query.shape[-1])
-    if slopes is not None:
-        scores = scores + _linear_bias(query, query_positions, key_positions, slopes)
-    scores = scores.masked_fill(~mask, -torch.inf)
-    return (scores.softmax(-1) if normalize else scores.exp()).masked_fill(~mask, 0)
+    return block_weights(query, key, query_positions, key_positions, slopes, window, normalize)
 
 
 def attention(
@@ -83,64 +80,40 @@ def attention(
     is_causal: bool = False,
     dropout: float = 0.0,
     normalize: bool = True,
+    queries_per_block: int | None = None,
 ) -> torch.Tensor:
-    """Attention by ``scaled_dot_product_attention``; arguments and result as in :func:`attention_recurrent`.
+    """Attention by ``scaled_dot_product_attention``, or by blocks; arguments and result as in the definition.
+
+    The keys are the history and then the queries' own columns, so that S - T of them come before the first query.
 
     Args:
         is_causal: The caller's word that queries and keys are the same columns, without history, so that no mask is
             needed where there is neither bias nor window. Right padding then needs none either: causality hides it.
         dropout: Dropout on the attention weights.
+        queries_per_block: Size of a block where a mask is needed. Default: chosen by memory, with one block, and the
+            fused kernel, for short sequences.
     """
     query, key, value = (tensor.transpose(1, 2) for tensor in (query, key, value))
-    if not normalize:
-        mask = attention_mask(query_positions, key_positions, window).unsqueeze(1)
-        bias = None if slopes is None else _linear_bias(query, query_positions, key_positions, slopes)
-        return _without_normalizer(query, key, value, mask, bias, dropout).transpose(1, 2)
-    if is_causal and slopes is None and (window is None or window >= key.shape[2]):
+    if is_causal and slopes is None and window is None and normalize:
         return F.scaled_dot_product_attention(query, key, value, is_causal=True, dropout_p=dropout).transpose(1, 2)
-    mask = attention_mask(query_positions, key_positions, window).unsqueeze(1)
+    positions = query_positions, key_positions
+    size = queries_per_block or block_size(query, key.shape[2], window)
+    if size is not None:
+        seed = int(torch.randint(2**62, ())) if dropout else 0
+        options = (slopes, window, dropout, seed, normalize, size)
+        return BlockAttention.apply(query, key, value, *positions, *options).transpose(1, 2)
+    if not normalize:
+        weights = F.dropout(block_weights(query, key, *positions, slopes, window, normalize), dropout)
+        return (weights @ value.to(weights.dtype)).to(query.dtype).transpose(1, 2)
+    mask = attention_mask(*positions, window).unsqueeze(1)
     if slopes is not None:
-        bias = _linear_bias(query, query_positions, key_positions, slopes)
+        bias = linear_bias(*positions, slopes, query.dtype)
         # Rows of padding may see nothing at all; a large finite number keeps their softmax defined.
         mask = bias.masked_fill(~mask, torch.finfo(query.dtype).min / 2)
     else:
         # A query without any key attends to all of them: its output is that of a padded column and is not read.
         mask = mask | ~mask.any(-1, keepdim=True)
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout).transpose(1, 2)
-
-
-def _without_normalizer(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor,
-    bias: torch.Tensor | None,
-    dropout: float,
-) -> torch.Tensor:
-    """Sums of exp(score) v, head before time; the exponentials are at least float32, for nothing bounds them."""
-    dtype = torch.promote_types(query.dtype, torch.float32)
-    scores = (query.to(dtype) / math.sqrt(query.shape[-1])) @ key.to(dtype).mT
-    scores = scores if bias is None else scores + bias
-    # The masked scores are replaced before the exponential, whose gradient at a large one would be no number.
-    weights = F.dropout(scores.masked_fill(~mask, -torch.inf).exp(), dropout)
-    return (weights @ value.to(dtype)).to(query.dtype)
-
-
-def _linear_bias(
-    query: torch.Tensor, query_positions: torch.Tensor, key_positions: torch.Tensor, slopes: torch.Tensor
-) -> torch.Tensor:
-    """-slope * distance (B, H, T, S), in the dtype of the queries."""
-    distance = (query_positions.unsqueeze(2) - key_positions.unsqueeze(1)).unsqueeze(1)
-    return -slopes.to(query).view(1, -1, 1, 1) * distance.to(query)
-
-
-def attention_mask(
-    query_positions: torch.Tensor, key_positions: torch.Tensor, window: int | None = None
-) -> torch.Tensor:
-    """True where query t (B, T) may see key s (B, S): (B, T, S)."""
-    distance = query_positions.unsqueeze(2) - key_positions.unsqueeze(1)
-    mask = (key_positions >= 0).unsqueeze(1) & (distance >= 0)
-    return mask if window is None else mask & (distance < window)
 
 
 def rotate(hidden_states: torch.Tensor, positions: torch.Tensor, theta: float) -> torch.Tensor:

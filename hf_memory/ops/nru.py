@@ -13,6 +13,9 @@ q^a, q^b.
 Where side is a multiple of k, and M therefore k r^2 with side = k r, a head's row is the outer product of its own part
 p_i (r) with all of q. Its norm is |p_i|_5 |q|_5, and the sum over heads is one outer product (sum_i c_i p_i) q^T: the
 fast form never builds the k rows.
+
+Both forms scale p and q before their product, so that a memory of any size that a float can hold is updated. One that
+outgrows floats becomes infinite or no number, and never stands still.
 """
 
 import math
@@ -70,16 +73,29 @@ def _update(
     """What is added to the memory (B, M), from gains and directions (B, 2 k + 4 side)."""
     side = math.isqrt(num_heads * memory_size)
     gains, p, q = gates.split([2 * num_heads, 2 * side, 2 * side], dim=-1)
-    rows = (p.unflatten(-1, (2, side, 1)) * q.unflatten(-1, (2, 1, side))).reshape(-1, 2, num_heads, memory_size)
+    (p, size_p), (q, size_q) = (_scaled(direction.unflatten(-1, (2, side))) for direction in (p, q))
+    rows = (p.unsqueeze(-1) * q.unsqueeze(-2)).reshape(-1, 2, num_heads, memory_size)
     if relu_gains:
         gains = torch.relu(gains)
     if relu_directions:
         rows = torch.relu(rows)
+    # The floor is that of the rows before they were scaled, and its fifth power kept within float64.
+    floor = (NORM_FLOOR / size_p.double() / size_q.double()).clamp(1e-60, 1e60).unsqueeze(-1)
     fifth_powers = rows.double().abs().pow(5).sum(-1, keepdim=True)
-    rows = rows / fifth_powers.clamp_min(NORM_FLOOR**5).pow(0.2).to(rows.dtype)
+    rows = rows / torch.maximum(fifth_powers, floor.pow(5)).pow(0.2).to(rows.dtype)
     writes, erases = (gains.unflatten(-1, (2, num_heads, 1)) * rows).unbind(1)
     change = writes - erases
     return change.mean(1) if reduce == "mean" else change.sum(1)
+
+
+def _scaled(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Vectors (..., n) over their largest number, and that number (..., 1), a constant to the gradient; 1 for zeros.
+
+    A direction does not change where its two vectors are scaled, and their product then stays in range.
+    """
+    largest = vectors.detach().abs().amax(-1, keepdim=True)
+    largest = torch.where(largest == 0, torch.ones_like(largest), largest)
+    return vectors / largest, largest
 
 
 @torch.compiler.disable  # a compiler would unroll the loop over time

@@ -11,6 +11,7 @@ from hf_memory.mixers.attention import (
     MemoryAttentionModel,
 )
 from hf_memory.models.layers import sinusoidal_positions
+from tests.mixers.option_checks import assert_laws, randomised
 
 
 def test_a_llama_with_the_same_weights_gives_the_same_outputs_and_gradients():
@@ -159,3 +160,42 @@ def test_a_mixer_on_its_own_counts_positions_where_none_are_given(code):
     first, state = mixer(inputs[:, :5])
     second, _ = mixer(inputs[:, 5:], state)
     torch.testing.assert_close(torch.cat([first, second], dim=1), expected, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("code", ["none", "rope", "alibi"])
+@pytest.mark.parametrize("window", [1, 3, 8, 20, None])
+def test_gaps_in_positions_count_for_the_window_with_a_cache_and_without(code, window):
+    config = MemoryAttentionConfig(
+        vocab_size=7, hidden_size=16, position_code=code, window=window, initializer_range=0.3
+    )
+    model = MemoryAttentionForCausalLM(config).eval().double()
+    ids, positions = torch.randint(0, 7, (2, 9)), torch.tensor([[0, 1, 4, 5, 11, 12, 13, 40, 41], list(range(9))])
+    whole = model(ids, position_ids=positions, use_cache=True)
+    for cut in range(1, 9):
+        first = model(ids[:, :cut], position_ids=positions[:, :cut], use_cache=True)
+        second = model(ids[:, cut:], position_ids=positions[:, cut:], cache=first.cache, use_cache=True)
+        logits = torch.cat([first.logits, second.logits], dim=1)
+        torch.testing.assert_close(logits, whole.logits, atol=1e-10, rtol=0)
+        for ours, theirs in zip(second.cache.states, whole.cache.states, strict=True):
+            for name in theirs:
+                torch.testing.assert_close(ours[name], theirs[name], atol=1e-10, rtol=0)
+    if window == 3:
+        alone = model(ids[:1, 7:], position_ids=positions[:1, 7:]).logits
+        torch.testing.assert_close(whole.logits[:1, 7:], alone, atol=1e-10, rtol=0)
+
+
+def test_the_state_of_a_window_keeps_no_older_columns_alive():
+    mixer = AttentionMixer(MemoryAttentionConfig(hidden_size=16, window=8), 0)
+    with torch.no_grad():
+        _, state = mixer(torch.randn(1, 500, 16))
+        for _ in range(3):
+            assert all(leaf.untyped_storage().nbytes() <= 7 * 16 * 8 for leaf in state.values())
+            _, state = mixer(torch.randn(1, 1, 16), state)
+
+
+@pytest.mark.parametrize("code", ["none", "rope", "alibi"])
+def test_long_inputs_in_blocks_equal_short_pieces(code, monkeypatch):
+    monkeypatch.setattr("hf_memory.ops._attention_blocks.WHOLE_NUMBERS", 0)
+    monkeypatch.setattr("hf_memory.ops._attention_blocks.BLOCK_NUMBERS", 1)
+    config = MemoryAttentionConfig(vocab_size=7, hidden_size=16, position_code=code, window=30, initializer_range=0.3)
+    assert_laws(randomised(MemoryAttentionModel, config), length=20)

@@ -5,7 +5,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 
 from hf_memory.mixers.based import MemoryBasedConfig, MemoryBasedModel
-from tests.mixers.option_checks import assert_adds_up, assert_equals_definition
+from tests.mixers.option_checks import assert_adds_up, assert_equals_definition, assert_spectrum, randomised
 
 
 def _mixer(**fields):
@@ -83,3 +83,10 @@ def test_the_spectrum_is_one_since_the_state_only_adds_up():
 def test_values_out_of_range_are_refused_by_name(fields, name):
     with pytest.raises(StrictDataclassError, match=name):
         MemoryBasedConfig(vocab_size=5, hidden_size=8, **fields)
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_the_spectrum_counts_the_zeros_of_a_convolution(kernel):
+    fields = {"hidden_size": 4, "conv_kernel": kernel, "initializer_range": 0.9, "num_heads": 1, "feature_dim": 2}
+    mixer = randomised(MemoryBasedModel, MemoryBasedConfig(vocab_size=5, **fields)).layers[0].mixer
+    assert_spectrum(mixer, torch.randn(1, 4, 4, dtype=torch.float64))

@@ -6,6 +6,7 @@ from huggingface_hub.errors import StrictDataclassError
 from torch.nn import functional as F
 
 from hf_memory.mixers.delta_net import MemoryDeltaNetConfig, MemoryDeltaNetModel, dpfp
+from tests.mixers.option_checks import assert_spectrum, randomised
 
 
 def _mixer(**fields):
@@ -156,3 +157,10 @@ def test_state_size_counts_memory_and_convolution():
 def test_values_out_of_range_are_refused_by_name(fields, name):
     with pytest.raises(StrictDataclassError, match=name):
         MemoryDeltaNetConfig(vocab_size=5, **fields)
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_the_spectrum_counts_the_zeros_of_a_convolution(kernel):
+    fields = {"hidden_size": 4, "conv_kernel": kernel, "initializer_range": 0.9, "num_heads": 2}
+    mixer = randomised(MemoryDeltaNetModel, MemoryDeltaNetConfig(vocab_size=5, **fields)).layers[0].mixer
+    assert_spectrum(mixer, torch.randn(1, 4, 4, dtype=torch.float64))

@@ -98,3 +98,18 @@ def test_bad_fields_raise():
         MemoryIDS4Config(vocab_size=11, state_size=0)
     with pytest.raises(StrictDataclassError, match="form"):
         MemoryIDS4Config(vocab_size=11, form="vector")
+
+
+@pytest.mark.parametrize(
+    "transition, norm, low, high, tolerance",
+    [
+        ("residual", "none", 0.83, 1.16, 0.02),
+        ("residual", "row", 0.46, 0.67, 0.02),
+        ("gelu", "row", -0.15, 0.82, 0.05),
+        ("gelu", "none", -2.2, 17.0, 1.5),
+    ],
+)
+def test_a_fresh_transition_is_as_far_from_the_identity_as_documented(transition, norm, low, high, tolerance):
+    mixer = IDS4Mixer(MemoryIDS4Config(transition=transition, transition_norm=norm), 0)
+    ends = mixer.transition_spectrum(torch.randn(4, 32, 64)).mean(dim=(0, 1))
+    torch.testing.assert_close(ends, torch.tensor([low, high]), rtol=0, atol=tolerance)

@@ -143,3 +143,22 @@ def test_the_state_holds_two_numbers_per_channel():
 def test_values_out_of_range_are_refused_by_name(fields, name):
     with pytest.raises(StrictDataclassError, match=name):
         MemoryLRUConfig(vocab_size=5, **fields)
+
+
+@pytest.mark.parametrize("nu_log", [-14.0, -30.0, -100.0])
+def test_no_channel_remembers_forever_and_its_gradient_leads_back(nu_log):
+    mixer = _mixer(state_size=4096, glu=False)
+    with torch.no_grad():
+        mixer.nu_log.fill_(nu_log)
+    eigenvalues = mixer._eigenvalues()
+    assert (eigenvalues.to(torch.complex128).abs() < 1).all()
+    assert (eigenvalues.to(torch.complex128).abs() > 1 - 1e-5).all()
+    eigenvalues.abs().sum().backward()
+    rate = max(math.exp(nu_log), 2.0**-22)
+    torch.testing.assert_close(mixer.nu_log.grad, torch.full((4096,), -rate), rtol=1e-3, atol=0)
+
+
+def test_the_bound_leaves_ordinary_eigenvalues_as_they_are():
+    mixer = _mixer(state_size=512)
+    expected = torch.polar(torch.exp(-mixer.nu_log.exp()), mixer.theta_log.exp())
+    assert torch.equal(mixer._eigenvalues(), expected)

@@ -122,3 +122,49 @@ def test_norm_takes_no_weight_decay():
 def test_bad_fields_raise(fields, message):
     with pytest.raises(StrictDataclassError, match=message):
         MemoryNRUConfig(vocab_size=11, hidden_size=64, **fields)
+
+
+@pytest.mark.parametrize("fields", [{}, {"relu_gains": True, "relu_directions": True}], ids=str)
+@pytest.mark.parametrize("size", [1e7, 1e20, 1e37])
+def test_a_state_of_any_size_is_updated_as_in_float64(fields, size):
+    mixer = NRUMixer(MemoryNRUConfig(hidden_size=8, **fields), 0)
+    state = {name: size * leaf.normal_() for name, leaf in mixer.initial_state(3).items()}
+    x = torch.randn(3, 2, 8)
+    output, final = mixer(x, state)
+    memory = final["memory"]
+    wide = NRUMixer(mixer.config, 0).double()
+    wide.load_state_dict(mixer.state_dict())
+    expected = wide(x.double(), {name: leaf.double() for name, leaf in state.items()})[1]["memory"]
+    torch.testing.assert_close((memory / size).double(), expected / size, rtol=0, atol=1e-5)
+    assert output.isfinite().all()
+    assert (memory != state["memory"]).any(-1).all()
+    assert mixer.unresolved_rows(final).tolist() == [size > 2**23] * 3
+
+
+@pytest.mark.parametrize("fields", [{}, {"relu_gains": True, "relu_directions": True}], ids=str)
+def test_a_state_beyond_floats_is_no_number_and_never_stands_still(fields):
+    mixer = NRUMixer(MemoryNRUConfig(hidden_size=8, **fields), 0)
+    state = {name: torch.full_like(leaf, 3e38) for name, leaf in mixer.initial_state(1).items()}
+    with torch.no_grad():
+        mixer.weight_memory.abs_()
+        mixer.weight_hh.abs_()
+        _, state = mixer(torch.randn(1, 3, 8), state)
+    assert not state["memory"].isfinite().any()
+    assert mixer.unresolved_rows(state).all()
+
+
+def test_rows_are_told_apart_by_whether_their_state_still_resolves_an_input():
+    mixer = NRUMixer(MemoryNRUConfig(hidden_size=8), 0)
+    state = mixer.initial_state(4)
+    state["memory"][1, 0], state["memory"][2, 3], state["hidden"][3, 0] = 2.0**22, torch.nan, -(2.0**24)
+    assert mixer.unresolved_rows(state).tolist() == [False, False, True, True]
+
+
+def test_the_horizon_of_fresh_weights_is_as_documented():
+    mixer = NRUMixer(MemoryNRUConfig(hidden_size=64), 0)
+    with torch.no_grad():
+        _, early = mixer(torch.randn(4, 128, 64))
+        _, late = mixer(torch.randn(4, 1024, 64))
+    assert not mixer.unresolved_rows(early).any()
+    assert mixer.unresolved_rows(late).all()
+    assert all(leaf.isfinite().all() for leaf in late.values())

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from hf_memory.mixers.qlstm import MemoryQLSTMConfig, MemoryQLSTMModel
+from hf_memory.models.configuration import unchanged_later_fields
 
 
 def _mixer(**fields):
@@ -64,3 +65,13 @@ def test_gates_near_one_still_forget_in_bfloat16():
     _, final = mixer(torch.zeros(1, 1000, 8, dtype=torch.bfloat16), {"cell": torch.ones(1, 8)})
     expected = math.exp(1000 * math.log(1 / (1 + math.exp(-7))))
     assert final["cell"].flatten().tolist() == pytest.approx([expected] * 8, rel=1e-3)
+
+
+def test_the_output_bias_is_that_of_the_official_code_and_leaves_published_configs_alone():
+    assert _mixer().out_proj.bias is None
+    mixer = _mixer(output_bias=True)
+    assert torch.equal(mixer.out_proj.bias, torch.zeros(8))
+    before = mixer(torch.ones(1, 3, 8))[0]
+    torch.nn.init.ones_(mixer.out_proj.bias)
+    torch.testing.assert_close(mixer(torch.ones(1, 3, 8))[0], before + 1)
+    assert unchanged_later_fields(MemoryQLSTMConfig()) == {"output_bias"}

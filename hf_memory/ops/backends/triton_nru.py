@@ -13,15 +13,19 @@ from torch import Tensor
 
 from hf_memory.ops.backends.triton_common import INTERPRETED, current_device, refusal
 
+TINY = tl.constexpr(1.2e-38)
+"""The least normal number of float32."""
+
 __all__ = ["INTERPRETED", "constants", "refusal", "write", "write_gradient"]
 
 
 def constants(like: Tensor, scale: float, floor: float) -> Tensor:
-    """What the kernels read: the signs of writing and erasing, and the least fifth power of a norm.
+    """What the kernels read: the signs of writing and erasing, the least norm, and its root.
 
-    A tensor, because Triton takes numbers in float32.
+    A tensor, because Triton takes numbers in float32; filled on the device, not copied to it.
     """
-    return torch.tensor([scale, -scale, floor**5], dtype=torch.float64, device=like.device)
+    numbers = (scale, -scale, floor, floor**0.5)
+    return torch.cat([like.new_full((1,), number, dtype=torch.float64) for number in numbers])
 
 
 def write(gates: Tensor, memory: Tensor, constants: Tensor, num_heads: int, relu_gains: bool) -> None:
@@ -53,6 +57,30 @@ def _fifth(x):
 
 
 @triton.jit
+def _five_norm(x, axis: tl.constexpr):
+    """By way of the largest number: fifth powers of float32 end at 5e7^5."""
+    largest = tl.max(tl.abs(x), axis=axis)
+    scaled = x / tl.expand_dims(tl.maximum(largest, TINY), axis)
+    return tl.exp(tl.log(tl.maximum(tl.sum(_fifth(scaled), axis=axis), TINY)) / 5) * largest
+
+
+@triton.jit
+def _divisors(norm_p, norm_q, constants):
+    """The numbers a_i and b of ``_nru_loop``; no product of two norms is ever formed."""
+    divisor_q = tl.maximum(norm_q, tl.load(constants + 3).to(norm_q.dtype))
+    floor = tl.maximum(tl.load(constants + 2).to(norm_q.dtype) / divisor_q, TINY)
+    return tl.maximum(norm_p * (norm_q / divisor_q), floor), divisor_q
+
+
+@triton.jit
+def _steepness(x, norm, axis: tl.constexpr):
+    """p^3 |p| / |p|_5^5; a direction of zeros has a norm that does not move."""
+    norm = tl.expand_dims(tl.maximum(norm, TINY), axis)
+    scaled = x / norm
+    return scaled * scaled * scaled * tl.abs(scaled) / norm
+
+
+@triton.jit
 def _write(
     gates,
     memory,
@@ -73,19 +101,17 @@ def _write(
     gates += row * (2 * heads + 4 * side)
     memory += row * stride + j[:, None] * side + s[None, :]
     square = tl.load(memory, mask=has_square, other=0)
-    floor5 = tl.load(constants + 2)
     for part in tl.static_range(2):
         gain = tl.load(gates + part * heads + i, mask=i < heads, other=0)
         p = tl.load(gates + 2 * heads + part * side + i[:, None] * rank + j[None, :], mask=has_p, other=0)
         q = tl.load(gates + 2 * heads + 2 * side + part * side + s, mask=s < side, other=0)
-        # Fifth powers in float64: those of float32 end at 5e7^5.
-        product = tl.sum(_fifth(p.to(tl.float64)), axis=1) * tl.sum(_fifth(q.to(tl.float64)), axis=0)
-        norm = tl.exp(tl.log(tl.maximum(product, floor5)) / 5)
+        norm_p, norm_q = _five_norm(p, 1), _five_norm(q, 0)
+        divisor_p, divisor_q = _divisors(norm_p, norm_q, constants)
         if RELU:
             gain = tl.maximum(gain, 0)
-        coefficient = (tl.load(constants + part) / norm).to(gain.dtype) * gain
-        u = tl.sum(coefficient[:, None] * p, axis=0)
-        square += u[:, None] * q[None, :]
+        coefficient = tl.load(constants + part).to(gain.dtype) * gain
+        u = tl.sum(coefficient[:, None] * (p / divisor_p[:, None]), axis=0)
+        square += u[:, None] * (q / divisor_q)[None, :]
     tl.store(memory, square, mask=has_square)
 
 
@@ -113,7 +139,6 @@ def _gradient(
     gates += row * width
     grad_gates += row * width
     square = tl.load(grad_memory + row * stride + j[:, None] * side + s[None, :], mask=has_square, other=0)
-    floor5 = tl.load(constants + 2)
     for part in tl.static_range(2):
         at_gain = part * heads + i
         at_p = 2 * heads + part * side + i[:, None] * rank + j[None, :]
@@ -121,24 +146,20 @@ def _gradient(
         gain = tl.load(gates + at_gain, mask=has_i, other=0)
         p = tl.load(gates + at_p, mask=has_p, other=0)
         q = tl.load(gates + at_q, mask=has_s, other=0)
-        wide_p, wide_q = p.to(tl.float64), q.to(tl.float64)
-        fifth_p, fifth_q = tl.sum(_fifth(wide_p), axis=1), tl.sum(_fifth(wide_q), axis=0)
-        norm = tl.exp(tl.log(tl.maximum(fifth_p * fifth_q, floor5)) / 5)
-        factor = (tl.load(constants + part) / norm).to(gain.dtype)
-        into_gain = factor
+        norm_p, norm_q = _five_norm(p, 1), _five_norm(q, 0)
+        divisor_p, divisor_q = _divisors(norm_p, norm_q, constants)
+        above_floor = norm_p * (norm_q / divisor_q) > tl.load(constants + 2).to(norm_q.dtype) / divisor_q
+        into_gain = tl.load(constants + part).to(gain.dtype) + tl.zeros_like(gain)
         if RELU:
-            into_gain = tl.where(gain > 0, factor, 0)
-            gain = tl.maximum(gain, 0)
-        coefficient = factor * gain
-        u = tl.sum(coefficient[:, None] * p, axis=0)
-        grad_u = tl.sum(square * q[None, :], axis=1)
-        grad_c = tl.sum(p * grad_u[None, :], axis=1)
-        pulled = tl.where(fifth_p * fifth_q > floor5, coefficient * grad_c, 0)
-        # A direction of zeros has a norm that does not move.
-        rho_p = wide_p * wide_p * wide_p * tl.abs(wide_p) / tl.where(fifth_p > 0, fifth_p, 1)[:, None]
-        rho_q = wide_q * wide_q * wide_q * tl.abs(wide_q) / tl.where(fifth_q > 0, fifth_q, 1)
+            into_gain = tl.where(gain > 0, into_gain, 0)
+        coefficient = into_gain * gain
+        scaled_p, scaled_q = p / divisor_p[:, None], q / divisor_q
+        u = tl.sum(coefficient[:, None] * scaled_p, axis=0)
+        grad_u = tl.sum(square * scaled_q[None, :], axis=1)
+        grad_c = tl.sum(scaled_p * grad_u[None, :], axis=1)
+        pulled = tl.where(above_floor, coefficient * grad_c, 0)
         tl.store(grad_gates + at_gain, grad_c * into_gain, mask=has_i)
-        into_p = coefficient[:, None] * grad_u[None, :] - pulled[:, None] * rho_p.to(p.dtype)
+        into_p = (coefficient / divisor_p)[:, None] * grad_u[None, :] - pulled[:, None] * _steepness(p, norm_p, 1)
         tl.store(grad_gates + at_p, into_p, mask=has_p)
-        into_q = tl.sum(u[:, None] * square, axis=0) - tl.sum(pulled, axis=0) * rho_q.to(q.dtype)
+        into_q = tl.sum(u[:, None] * square, axis=0) / divisor_q - tl.sum(pulled, axis=0) * _steepness(q, norm_q, 0)
         tl.store(grad_gates + at_q, into_q, mask=has_s)
