@@ -12,7 +12,9 @@ from transformers import HfArgumentParser, TrainingArguments
 from hf_memory.data.specification import specify
 from hf_memory.experiments.grammar import repeat_flags
 from hf_memory.experiments.results import Row
-from hf_memory.experiments.run import SMOKE_ROWS, Experiment
+from hf_memory.experiments.run import SMOKE_ROWS, Experiment, fields_for_length
+from hf_memory.mixers.auto import model_keys
+from hf_memory.names import check_names
 
 SMOKE = {"max_steps": 20, "per_device_train_batch_size": 16, "eval_strategy": "no"}
 """Trainer arguments of a run that only shows that everything is in place."""
@@ -136,10 +138,12 @@ def parse_arguments(argv: Sequence[str] | None = None, prog: str | None = None) 
             )
         data["seed"] = values.pop("data_seed")
     output_dir = values.pop("output_dir", None)
+    specification, fields = specify(arguments.task, arguments.config, **data), parse_fields(arguments.model, "model")
+    check_names([arguments.mixer], model_keys(), "mixer")
     experiment = Experiment(
-        specification=specify(arguments.task, arguments.config, **data),
+        specification=specification,
         mixer=arguments.mixer,
-        fields=parse_fields(arguments.model, "model"),
+        fields=fields_for_length(arguments.mixer, fields, specification),
         training=values,
         optim_groups=arguments.optim_groups,
         arm=arguments.arm or arguments.mixer,

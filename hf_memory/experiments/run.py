@@ -98,27 +98,16 @@ class Experiment:
         names = [field.name for field in dataclasses.fields(TrainingArguments) if field.init]
         check_names(self.training, names, "argument of Trainer")
 
-    @property
-    def model_fields(self) -> dict[str, Any]:
-        """Fields of the config. What is built for a length gets that of the longest row, unless one is given.
-
-        The filters of Hyena and of long BaseConv are part of the trained function: one that is built for a length far
-        above that of the rows starts almost flat, and learns a delay a hundred times worse.
-        """
-        if self.mixer == "hybrid" or mixer_config(self.mixer, **self.fields).limited_length:
-            return {"max_position_embeddings": self.specification.longest_row, **self.fields}
-        return dict(self.fields)
-
     def make_model(self, seed: int) -> MemoryPreTrainedModel:
         """A freshly initialised model."""
         set_seed(seed)
-        return model_for_task(self.mixer, self.specification.task, **self.model_fields)
+        return model_for_task(self.mixer, self.specification.task, **self.fields)
 
     def code(self) -> str:
         """Digest of the code that makes this run's numbers."""
         with torch.device("meta"):
             return code_digest(
-                model_for_task(self.mixer, self.specification.task, **self.model_fields), self.specification.task
+                model_for_task(self.mixer, self.specification.task, **self.fields), self.specification.task
             )
 
     def make_arguments(self, output_dir: str) -> TrainingArguments:
@@ -267,6 +256,17 @@ class Experiment:
             weights_sha256=weights_digest(arguments.output_dir),
             code=self.code(),
         )
+
+
+def fields_for_length(mixer: str, fields: Mapping[str, Any], specification: Specification) -> dict[str, Any]:
+    """Fields of a config, with the length of the longest row where something is built for a length and none is given.
+
+    The filters of Hyena and of long BaseConv are part of the trained function: one that is built for a length far above
+    that of the rows starts almost flat, and learns a delay a hundred times worse.
+    """
+    if "max_position_embeddings" in fields or not mixer_config(mixer, **fields).limited_length:
+        return dict(fields)
+    return {**fields, "max_position_embeddings": specification.longest_row}
 
 
 def _further(arguments: TrainingArguments) -> dict[str, Any]:

@@ -277,14 +277,15 @@ def read_study(record: Path) -> Study:
     try:
         values = json.loads(record.read_text())
         recipe = Recipe.from_json(values["recipe"])
-        cells = [(cell.pop("digest"), _read_cell(cell)) for cell in values["cells"]]
+        cells = [(cell.pop("digest"), read_cell(cell)) for cell in values["cells"]]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{record} is no record of a sweep ({error}); run the sweep again to rebuild it") from error
     study = assemble(record.parent, recipe, cells)
     return dataclasses.replace(study, sizes=tuple(values["sizes"]), complete=values["complete"])
 
 
-def _read_cell(values: Mapping[str, Any]) -> Cell:
+def read_cell(values: Mapping[str, Any]) -> Cell:
+    """A cell from the values of a record, without its digest."""
     return Cell(**{**values, "learning_rate_grid": tuple(values["learning_rate_grid"])})
 
 

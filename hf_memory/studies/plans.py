@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hf_memory.data.specification import Specification, length_bounds
+from hf_memory.experiments.run import fields_for_length
 from hf_memory.studies.cells import Cell
 from hf_memory.studies.recipes import Recipe
 from hf_memory.studies.sizing import Size, find_size
@@ -117,7 +118,7 @@ def _setting(recipe: Recipe, place: Mapping[str, Any], num_train: int) -> Settin
         mixer=arm["mixer"],
         config=place.get("config", recipe.config),
         data={"num_train": num_train, **recipe.data_at(place)},
-        fields={**fields, **size.fields},
+        fields=fields_for_length(arm["mixer"], {**fields, **size.fields}, specification),
         training=recipe.training_at(place),
         size=size,
         row_length=specification.task.row_length(length),
