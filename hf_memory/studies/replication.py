@@ -19,7 +19,7 @@ from hf_memory.studies.cells import Cell
 from hf_memory.studies.expectations import Expectation
 from hf_memory.studies.judging import Judgement, judge_expectation, judge_study, named
 from hf_memory.studies.outcomes import Result, Study, assemble, choose
-from hf_memory.studies.plans import Setting, is_searched, make_settings, search_place
+from hf_memory.studies.plans import is_searched, make_settings, search_place
 from hf_memory.studies.running import Runner, key, make_workers
 from hf_memory.studies.verdicts import LOOKS, Tally, chance_to_hold_again, fewest_that_hold
 
@@ -212,12 +212,10 @@ class _Plan:
                 continue
             seeds = self.seeds if key(setting.place) in self._whole else ()
             seeds = (*seeds, *(self._search_seeds if key(setting.place) in needed else ()))
-            rates = [recipe.arms[setting.place["arm"]].get("learning_rate")] if self._own_rate(setting) else self.rates
+            own = recipe.arms[setting.place["arm"]].get("learning_rate")
+            rates = self.rates if own is None else [own]
             cells += [setting.cell(recipe, "search", rate, seed) for seed in seeds for rate in rates]
         return cells
-
-    def _own_rate(self, setting: Setting) -> bool:
-        return self.study.recipe.arms[setting.place["arm"]].get("learning_rate") is not None
 
     def choices(self, folder: Path, searches: Sequence[Cell]) -> dict[str, float]:
         """The rates that the searches of their own lead to, by place; places with a missing run are left out."""
