@@ -42,9 +42,7 @@ class TensorRows(Dataset[Batch]):
             raise ValueError("labels must have the shape of input_ids")
         self.lengths = torch.from_numpy(lengths)
         self.uniform = bool(len(lengths)) and bool((lengths == lengths[0]).all())
-        label_type = np.float32 if labels.dtype.kind == "f" else np.int32
-        self._ids = torch.from_numpy(ids.astype(np.int32))
-        self._labels = torch.from_numpy(labels.astype(label_type))
+        self._ids, self._labels = torch.from_numpy(_narrow(ids)), torch.from_numpy(_narrow(labels))
         if self.uniform:
             self._ids = self._ids.view(len(lengths), -1)
             self._labels = self._labels.view(len(lengths), -1)
@@ -76,9 +74,43 @@ class TensorRows(Dataset[Batch]):
         return batch if bool(inside.all()) else {**batch, "attention_mask": mask}
 
 
+class StackedRows(Dataset[Batch]):
+    """Rows of several datasets side by side: a batch holds as many of each, along an axis of its own.
+
+    Args:
+        parts: The datasets. All rows have one length.
+
+    Raises:
+        ValueError: Where the datasets differ in their number of rows or in the length of a row.
+    """
+
+    def __init__(self, parts: Sequence[TensorRows]) -> None:
+        shapes = sorted({(len(part), int(part.lengths[0]) if part.uniform else -1) for part in parts})
+        if len(shapes) != 1 or shapes[0][1] < 0:
+            raise ValueError(f"parts must hold equally many rows of one length, got {shapes} (-1: unlike lengths)")
+        self.parts = list(parts)
+
+    def __len__(self) -> int:
+        return len(self.parts[0])
+
+    def __getitems__(self, indices: torch.Tensor) -> Batch:
+        """A batch: ``input_ids`` (R, B, T) and ``labels`` (R, B, T) of the rows with these indices (R, B)."""
+        batches = [part.__getitems__(own) for part, own in zip(self.parts, indices, strict=True)]
+        return {name: torch.stack([batch[name] for batch in batches]) for name in batches[0]}
+
+
 def _targets(labels: torch.Tensor) -> torch.Tensor:
     """Labels in the type that losses ask for."""
     return labels if labels.is_floating_point() else labels.long()
+
+
+def _narrow(values: np.ndarray) -> np.ndarray:
+    """Values in the narrowest type that holds them all: float32, or a signed integer of up to 32 bits."""
+    if values.dtype.kind == "f" or not len(values):
+        return values.astype(np.float32 if values.dtype.kind == "f" else np.int32)
+    low, high = int(values.min()), int(values.max())
+    fitting = (kind for kind in (np.int8, np.int16) if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max)
+    return values.astype(next(fitting, np.int32))
 
 
 def _from_arrow(column: Any) -> tuple[np.ndarray, np.ndarray]:

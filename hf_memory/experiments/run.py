@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments, set_seed
@@ -92,6 +92,8 @@ class Experiment:
     optim_groups: str = "documented"
     arm: str = ""
     learning_rate_grid: tuple[float, ...] = ()
+
+    trainer_class: ClassVar[type[MemoryTrainer]] = MemoryTrainer
 
     def __post_init__(self) -> None:
         check_names([self.mixer], model_keys(), "mixer")
@@ -220,7 +222,7 @@ class Experiment:
     ) -> tuple[MemoryTrainer, float]:
         """The trainer after training, and the seconds it took."""
         length = length_bounds(self.specification.train_length)[1]
-        trainer = MemoryTrainer(
+        trainer = self.trainer_class(
             model=self.make_model(arguments.seed),
             args=arguments,
             train_dataset=TensorRows(rows["train"]),

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import torch
 
-from hf_memory.data.specification import specify
+from hf_memory.data.specification import length_bounds, specify
 from hf_memory.experiments.results import cell_path
 from hf_memory.storage import claim, write_text
 from hf_memory.studies.stacking import run_stacked, why_not_stackable
@@ -170,22 +170,31 @@ def can_stack(cell: Cell) -> bool:
 
 
 def as_stacks(cells: Sequence[Cell], size: int, workers: int = 1) -> list[tuple[Cell, ...]]:
-    """Cells that differ in learning rate and seed alone, in stacks of at most ``size``; others alone.
+    """Cells that differ in learning rate, seed and data seed alone, in stacks of at most ``size``; others alone.
 
-    Stacks are smaller where there would be fewer of them than ``workers``.
+    Rows of unlike lengths are padded by the batch, so there a stack has one data seed. Stacks are smaller where there
+    would be fewer of them than ``workers``.
     """
     size = min(size, math.ceil(len(cells) / workers))
     if size <= 1:
         return [(cell,) for cell in cells]
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
-        alike = dataclasses.replace(cell, stage="search", learning_rate=1.0, seed=0, learning_rate_grid=())
+        alike = dataclasses.replace(
+            cell, stage="search", learning_rate=1.0, seed=0, learning_rate_grid=(), data=_shared_data(cell)
+        )
         groups.setdefault(alike.digest, []).append(cell)
     stacks = []
     for group in groups.values():
         step = size if can_stack(group[0]) else 1
         stacks += [tuple(group[start : start + step]) for start in range(0, len(group), step)]
     return stacks
+
+
+def _shared_data(cell: Cell) -> dict[str, Any]:
+    """Keywords of the dataset that the cells of a stack share."""
+    low, high = length_bounds(specify(cell.task, cell.config, **cell.data).train_length)
+    return {name: value for name, value in cell.data.items() if name != "seed" or low != high}
 
 
 def state_of(results: Path, cell: Cell) -> Literal["finished", "failed", "open"]:

@@ -7,7 +7,7 @@ import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from transformers import TrainerCallback, TrainingArguments
@@ -19,7 +19,9 @@ from hf_memory.experiments.mechanisms import measure_mechanisms
 from hf_memory.experiments.provenance import Run
 from hf_memory.experiments.results import Row, cell_path, write_cell
 from hf_memory.experiments.run import Course, Experiment
+from hf_memory.experiments.training import MemoryTrainer
 from hf_memory.storage import check_claim, decode, digest, encode, write_text
+from hf_memory.studies.lean import LeanTrainer
 from hf_memory.studies.statistics import log_spaced
 
 logger = logging.getLogger(__name__)
@@ -38,6 +40,8 @@ class WatchedExperiment(Experiment):
         evaluate: Log-spaced ``points``, ``splits`` and ``rows`` of the evaluations, and with ``mechanisms`` those of
             :mod:`hf_memory.experiments.mechanisms` as well.
     """
+
+    trainer_class: ClassVar[type[MemoryTrainer]] = LeanTrainer
 
     stop_at: float | None = None
     give_up: tuple[float, float] | None = None

@@ -5,15 +5,18 @@ import dataclasses
 import pytest
 import torch
 
+from hf_memory.data.collator import MemoryCollator
+from hf_memory.data.tensors import StackedRows, TensorRows
 from hf_memory.experiments.results import cell_path, read_rows
 from hf_memory.experiments.run import Experiment
+from hf_memory.experiments.training import MemoryTrainer
 from hf_memory.mixers.auto import mixer_config, mixer_model, model_keys
 from hf_memory.models import heads
 from hf_memory.studies import sweep
 from hf_memory.studies.cells import as_stacks, run_cell, run_cells, state_of
-from hf_memory.studies.stacking import StackedModel, run_stacked, why_not_stackable
+from hf_memory.studies.stacking import StackedModel, StackedTrainer, run_stacked, why_not_stackable
 from hf_memory.studies.watched import WatchedExperiment, read_history
-from tests.studies.sweep_examples import InlineWorkers, planned, tiny_recipe
+from tests.studies.sweep_examples import TINY_DATA, InlineWorkers, planned, tiny_recipe
 
 SIZES = {"vocab_size": 13, "hidden_size": 16, "num_hidden_layers": 2}
 
@@ -58,6 +61,25 @@ def test_losses_and_gradients_of_a_stack_are_those_of_its_replicas(key, head, fl
                 torch.testing.assert_close(mine.grad, own.grad, rtol=1e-10, atol=1e-13, msg=name)
 
 
+@pytest.mark.parametrize("head", ["causal", "token_classification"])
+@pytest.mark.parametrize("key", model_keys())
+def test_replicas_with_rows_of_their_own_have_the_losses_and_gradients_of_single_models(key, head, float64):
+    stacked, single, inputs = twins(key, head)
+    ids = torch.stack([inputs["input_ids"].roll(shift, 1) for shift in range(3)])
+    labels = torch.stack([inputs["labels"].roll(shift, 0) for shift in range(3)])
+    labels[2, 0, 2:] = -100  # the replicas have unlike numbers of targets
+    outputs = StackedModel(stacked)(input_ids=ids, labels=labels, num_items_in_batch=torch.tensor(7))
+    outputs["loss"].backward()
+    for index, model in enumerate(single):
+        loss = model(input_ids=ids[index], labels=labels[index]).loss
+        loss.backward()
+        torch.testing.assert_close(outputs["losses"][index], loss, rtol=1e-12, atol=1e-13)
+        for (name, own), mine in zip(model.named_parameters(), stacked[index].parameters(), strict=True):
+            assert (own.grad is None) == (mine.grad is None), name
+            if own.grad is not None:
+                torch.testing.assert_close(mine.grad, own.grad, rtol=1e-10, atol=1e-13, msg=name)
+
+
 def cells_of(arm, steps=20, **changes):
     """Three runs that differ in learning rate and seed, with clipping and three evaluations."""
     training = {"steps": steps, "batch_size": 8, "clip": 0.5}
@@ -69,9 +91,15 @@ def cells_of(arm, steps=20, **changes):
     return cells
 
 
+OWN = {"seeds": {"search": [0], "final": [1], "rows": "own"}, "data": {**TINY_DATA, "num_train": 44}}
+"""Each seed brings rows and an order of its own; all are met several times, and the last batch is smaller."""
+
+
+@pytest.mark.parametrize("rows", ["shared", "own"])
 @pytest.mark.parametrize("mixer", ["attention", "linear_transformer", "delta_net", "lru", "qlstm", "s4d", "mamba"])
-def test_twenty_steps_of_a_stack_equal_those_of_single_runs(mixer, tmp_path, float64):
-    cells = cells_of({mixer: {}})
+def test_twenty_steps_of_a_stack_equal_those_of_single_runs(mixer, rows, tmp_path, float64):
+    cells = cells_of({mixer: {}}, **(OWN if rows == "own" else {}))
+    assert len({cell.experiment().specification.seed for cell in cells}) == (2 if rows == "own" else 1)
     run_stacked([cell.experiment() for cell in cells], tmp_path / "stack", lambda steps: None)
     for cell in cells:
         run_cell(cell, tmp_path / "single")
@@ -88,8 +116,9 @@ def test_twenty_steps_of_a_stack_equal_those_of_single_runs(mixer, tmp_path, flo
             assert left.values == pytest.approx(dict(right.values), rel=2e-12)
 
 
-def test_a_replica_that_ends_early_keeps_the_weights_it_had(tmp_path, float64):
-    cells = cells_of({"lstm": {"training": {"stop_at": 0.5}}}, learning_rates=[1e-5, 3e-2])
+@pytest.mark.parametrize("changes", [{}, OWN], ids=["shared", "own"])
+def test_a_replica_that_ends_early_keeps_the_weights_it_had(changes, tmp_path, float64):
+    cells = cells_of({"lstm": {"training": {"stop_at": 0.5}}}, learning_rates=[1e-5, 3e-2], **changes)
     run_stacked([cell.experiment() for cell in cells], tmp_path / "stack", lambda steps: None)
     steps = set()
     for cell in cells:
@@ -101,8 +130,9 @@ def test_a_replica_that_ends_early_keeps_the_weights_it_had(tmp_path, float64):
     assert len(steps) > 1, "the runs were to end at different steps"
 
 
-def test_a_replica_that_diverges_leaves_the_others_alone(tmp_path, float64):
-    cells = cells_of({"linear_transformer": {}}, learning_rates=[1e-3, 1e300])
+@pytest.mark.parametrize("changes", [{}, OWN], ids=["shared", "own"])
+def test_a_replica_that_diverges_leaves_the_others_alone(changes, tmp_path, float64):
+    cells = cells_of({"linear_transformer": {}}, learning_rates=[1e-3, 1e300], **changes)
     wild = [cell for cell in cells if cell.learning_rate == 1e300]
     run_stacked([cell.experiment() for cell in cells], tmp_path / "stack", lambda steps: None)
     for cell in cells:
@@ -111,6 +141,36 @@ def test_a_replica_that_diverges_leaves_the_others_alone(tmp_path, float64):
         assert mine.steps == own.steps
         assert mine.measured("loss").value == pytest.approx(own.measured("loss").value, rel=2e-12, nan_ok=True)
         assert (mine.measured("loss").value != mine.measured("loss").value) == (cell in wild)
+
+
+def test_a_stack_meets_the_rows_of_each_single_run_in_their_order(tmp_path):
+    cells = cells_of({"lstm": {}}, **OWN)
+    experiments = [cell.experiment() for cell in cells]
+    settings = [experiment.make_arguments(str(tmp_path)) for experiment in experiments]
+    parts = [
+        TensorRows({name: torch.arange(44)[:, None] + 100 * index for name in ("input_ids", "labels")})
+        for index in range(3)
+    ]
+    models = [experiment.make_model(0) for experiment in experiments]
+    trainer = StackedTrainer(
+        experiments, settings, model=StackedModel(models), args=settings[0], train_dataset=StackedRows(parts),
+        data_collator=MemoryCollator(),
+    )  # fmt: skip
+    loader = trainer.get_train_dataloader()
+    assert len(loader) == 6
+    singles = [
+        MemoryTrainer(models[0], own, train_dataset=part, data_collator=MemoryCollator()).get_train_dataloader()
+        for own, part in zip(settings, parts, strict=True)
+    ]
+    orders = set()
+    for epoch in range(3):
+        for own in (loader, *singles):
+            own.set_epoch(epoch)
+        for batch, *alone in zip(loader, *singles, strict=True):
+            for name in ("input_ids", "labels"):
+                assert torch.equal(batch[name], torch.stack([single[name] for single in alone]))
+            orders.add(tuple(batch["input_ids"].flatten().tolist()))
+    assert len(orders) == 18
 
 
 def test_stacks_hold_what_differs_in_rate_and_seed_alone():
@@ -140,7 +200,7 @@ def test_what_cannot_be_stacked_says_why(monkeypatch):
     monkeypatch.setattr(type(plain.model.layers[0].mixer), "stackable", False)
     assert "LSTM" in why_not_stackable(plain)
     first, *_, last = planned(tiny_recipe())
-    with pytest.raises(ValueError, match="learning rate and seed alone"):
+    with pytest.raises(ValueError, match="learning rate, seed and data seed alone"):
         run_stacked([first.experiment(), last.experiment()], None, lambda steps: None)
 
 
