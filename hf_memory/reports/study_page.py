@@ -40,7 +40,7 @@ def write_study_page(results: str | Path, out: str | Path, heading: str = "Memor
 
 
 def problems_of(study: Study) -> list[str]:
-    """What was not measured though it was planned, a sentence each: lost, damaged and crashed runs, and missing ones."""
+    """What was planned and not measured, a sentence each: lost, damaged, crashed and missing runs."""
     missing = [
         f"{result.cell.name} is missing"
         for result in study.results
@@ -102,8 +102,8 @@ def _notes(study: Study) -> list[str]:
     recipe, results = study.recipe, study.results
     rows = [row for result in results for row in result.rows.values()]
     notes = [
-        f"{runs_in_words(study)} Sized by {words(recipe.sizing['by'])}; metric {words(recipe.metric_name)}. Rows and order "
-        f"of the data are {'those of each seed' if recipe.seeds['rows'] == 'own' else 'the same for all seeds'}."
+        f"{runs_in_words(study)} Sized by {words(recipe.sizing['by'])}; metric {words(recipe.metric_name)}. "
+        f"{'Each seed has rows of its own' if recipe.seeds['rows'] == 'own' else 'All seeds have the same rows'}."
     ]
     if rows:
         texts = {f"{row.stop_rule}; {row.schedule}; optimiser groups {row.optim_groups}" for row in rows}

@@ -1,7 +1,7 @@
 """Tables of a sweep: places of the grid, ticks and runs. Texts, with the numbers by which they sort.
 
-A value at a rate that was best on the edge of its grid is a lower bound and carries "≥". A run that was not measured is in
-no mean.
+A value at a rate that was best on the edge of its grid is a lower bound and carries "≥". A run that was not measured
+is in no mean.
 """
 
 import math
@@ -56,8 +56,8 @@ def _place_table(study: Study, name: str, title: str, choose: str) -> PageTable:
     columns = ("arm", *axes, *PLACE_FACTS, *splits)
     note = (
         f"{words(metric)}: mean over seeds, smallest and largest in brackets. State bytes are those at the "
-        "training length. Chance levels and baselines stand below. Behind ≥ the rate was best on the edge of the grid, so "
-        "that a better one may lie beyond."
+        "training length. Chance levels and baselines stand below. Behind ≥ the rate was best on the edge of the "
+        "grid, so that a better one may lie beyond."
     )
     return PageTable(name, title, note, columns, (*lines, *_level_lines(study, splits, len(axes))))
 

@@ -82,8 +82,8 @@ def verdict_drawing(study: Study, judgements: Sequence[Judgement]) -> Drawing | 
     ]
     return Drawing(
         f"{study.recipe.name}-verdicts",
-        "Each claim with the values of its seeds, one seed a line: left and right side of the relation, and the threshold, "
-        "which is the right side with the margin. The relation holds in a seed whose left side lies in the shade.",
+        "Each claim with the values of its seeds, one seed a line: left and right side of the relation, and the "
+        "threshold, which is the right side with the margin. It holds in a seed whose left side lies in the shade.",
         figure,
         to_csv(("claim", "verdict", "seed", "left", "right", "threshold", "says"), table),
         alt=" ".join(f"{judgement.expectation.claim} {_outcome(judgement)}." for judgement in judgements),
@@ -174,20 +174,12 @@ def _sides_in_words(expectation: Expectation) -> str:
 
 def _legend() -> list[Line2D | Patch]:
     """What the marks mean, once for all rows."""
-    none = {"linestyle": ""}
+    left = {"linestyle": "", **LEFT}
     return [
-        Line2D([], [], **none, color=LEFT["color"], marker=LEFT["marker"], label="left side, one seed a line"),
-        Line2D([], [], **none, color=RIGHT["color"], marker=RIGHT["marker"], label="right side of the same seed"),
+        Line2D([], [], **left, label="left side, one seed a line"),
+        Line2D([], [], linestyle="", **RIGHT, label="right side of the same seed"),
         Line2D([], [], **THRESHOLD, label="threshold: right side with margin"),
         Patch(**HOLDS, label="the relation holds where left lies here"),
-        Line2D(
-            [],
-            [],
-            **none,
-            color=LEFT["color"],
-            marker=LEFT["marker"],
-            markerfacecolor="white",
-            label="hollow: does not count",
-        ),  # fmt: skip
-        Line2D([], [], **none, color=LEFT["color"], marker=NEVER, label="never"),
+        Line2D([], [], **left, markerfacecolor="white", label="hollow: does not count"),
+        Line2D([], [], **{**left, "marker": NEVER}, label="never"),
     ]

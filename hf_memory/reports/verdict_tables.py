@@ -32,12 +32,13 @@ def verdict_table(study: Study, judgements: Sequence[Judgement], name: str) -> P
     looks = ", ".join(f"{needed} of {look}" for look, needed in LOOKS.items())
     by_luck = sum(chance_by_luck(recipe, judgement.expectation) for judgement in judgements)
     note = (
-        "A relation holds in a seed or it does not, with its margin, which is added to the right side. Seeds come in looks; "
-        f"the first that decides counts: {looks} seeds in which the relation holds (agrees), or fails (disagrees). "
-        "Ties stay among the planned seeds and count for neither side, and so do seeds in brackets, which had not learned "
-        "what the claim presupposes. With fewer than five seeds a claim leans. Behind k of n stands the 95 % interval of the "
-        "share of seeds in which the relation holds (Clopper-Pearson). False verdicts to expect: were each of these "
-        f"{len(lines)} relations a coin in every seed, {by_luck:.2f} of them would agree by luck, and {by_luck:.2f} disagree."
+        "In each seed a relation holds or fails, with its margin, which is added to the right side. Seeds come in looks; "
+        f"the first that decides counts: {looks} seeds in which it holds (agrees), or fails (disagrees). Ties stay among "
+        "the planned seeds and count for neither side, and so do seeds in brackets, which had not learned what the "
+        "claim presupposes. With fewer than five seeds a claim leans. Behind k of n stands the 95 % interval of the "
+        "share of seeds in which it holds (Clopper-Pearson). False verdicts to expect: were each of these "
+        f"{len(lines)} relations a coin in every seed, {by_luck:.2f} of them would agree by luck, and {by_luck:.2f} "
+        "disagree."
     )
     return PageTable(name, "Verdicts", note, VERDICT_COLUMNS, tuple(lines), filter=False)
 
@@ -102,12 +103,8 @@ def expectation_table(recipe: Recipe, name: str) -> PageTable:
 
 def changed_table(recipe: Recipe, name: str) -> PageTable:
     """Claims that were registered and are no more."""
-    lines = [
-        TableLine(
-            tuple(TableCell(text, kind="text") for text in (entry["claim"], "not held", entry["date"], entry["why"]))
-        )
-        for entry in recipe.changed
-    ]
+    texts = [(entry["claim"], "not held", entry["date"], entry["why"]) for entry in recipe.changed]
+    lines = [TableLine(tuple(TableCell(text, kind="text") for text in line)) for line in texts]
     note = "Claims that were registered once and were reworded or dropped since. Each counts as not held."
     columns = ("old wording", "counts as", "date", "why")
-    return PageTable(name, "Changed and dropped claims", note, columns, tuple(lines), False)
+    return PageTable(name, "Changed and dropped claims", note, columns, tuple(lines), filter=False)
