@@ -199,10 +199,9 @@ def overview(recipes: Mapping[str, Reproduction]) -> str:
     for name, found in recipes.items():
         words = [judgement.verdict for judgement in found.judgements] if found.done else []
         told = "; ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
-        lines.append((
-            *(f"[{name}](examples/recipes/{name}.yaml)", found.recipe.title, found.recipe.profile, len(found.recipe.expectations)),
-            *(len(found.recipe.changed), found.state, told),
-        ))  # fmt: skip
+        recipe, link = found.recipe, f"[{name}](examples/recipes/{name}.yaml)"
+        counts = len(recipe.expectations), len(recipe.changed)
+        lines.append((link, recipe.title, recipe.profile, *counts, found.state, told))
     head = ("recipe", "what is asked", "profile", "claims", "changed or dropped", "state", "verdicts")
     return markdown_table(head, lines)
 

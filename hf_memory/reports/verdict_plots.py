@@ -20,8 +20,8 @@ from hf_memory.studies.judging import Judgement
 from hf_memory.studies.outcomes import Study
 
 _WIDTH = 7.6
-_HEAD, _SEED = 0.95, 0.11
-"""Inches of a row: what it has anyway, and for each seed."""
+_TITLE, _AXIS, _SEED = 0.45, 0.5, 0.11
+"""Inches of a row: its title; its axis, where there is one; and each seed."""
 _LINE = 105
 """Letters of a line of text."""
 
@@ -69,7 +69,7 @@ def verdict_drawing(study: Study, judgements: Sequence[Judgement]) -> Drawing | 
     points = [seed_points(judgement) for judgement in judgements]
     if not any(points):
         return None
-    heights = [_HEAD + _SEED * len(found) for found in points]
+    heights = [_TITLE + (_AXIS + _SEED * len(found) if found else 0) for found in points]
     figure = Figure(figsize=(_WIDTH, 0.5 + sum(heights)), dpi=150, layout="constrained")
     panels = figure.subplots(len(judgements), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axes, judgement, found in zip(panels, judgements, points, strict=True):
@@ -103,6 +103,7 @@ def _draw_claim(axes: Axes, judgement: Judgement, points: Sequence[SeedPoint]) -
     axes.spines[["top", "right", "left"]].set_visible(False)
     if not points:
         axes.set_xticks([])
+        axes.spines["bottom"].set_visible(False)
         return
     low, high, never = axis_of(judgement.expectation, points)
     for row, point in enumerate(points):

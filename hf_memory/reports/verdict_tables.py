@@ -32,13 +32,13 @@ def verdict_table(study: Study, judgements: Sequence[Judgement], name: str) -> P
     looks = ", ".join(f"{needed} of {look}" for look, needed in LOOKS.items())
     by_luck = sum(chance_by_luck(recipe, judgement.expectation) for judgement in judgements)
     note = (
-        "In each seed a relation holds or fails, with its margin, which is added to the right side. Seeds come in looks; "
-        f"the first that decides counts: {looks} seeds in which it holds (agrees), or fails (disagrees). Ties stay among "
-        "the planned seeds and count for neither side, and so do seeds in brackets, which had not learned what the "
-        "claim presupposes. With fewer than five seeds a claim leans. Behind k of n stands the 95 % interval of the "
-        "share of seeds in which it holds (Clopper-Pearson). False verdicts to expect: were each of these "
-        f"{len(lines)} relations a coin in every seed, {by_luck:.2f} of them would agree by luck, and {by_luck:.2f} "
-        "disagree."
+        "In each seed a relation holds or fails, with its margin, which is added to the right side. Seeds come in "
+        f"looks; the first that decides counts: {looks} seeds in which it holds (agrees), or fails (disagrees). "
+        "Ties stay among the planned seeds and count for neither side, and so do seeds in brackets, which had not "
+        "learned what the claim presupposes. With fewer than five seeds a claim leans. Behind k of n stands the 95 % "
+        "interval of the share of seeds in which it holds (Clopper-Pearson). False verdicts to expect: were each of "
+        f"these {len(lines)} relations a coin in every seed, {by_luck:.2f} of them would agree by luck, and "
+        f"{by_luck:.2f} disagree."
     )
     return PageTable(name, "Verdicts", note, VERDICT_COLUMNS, tuple(lines), filter=False)
 
@@ -48,7 +48,7 @@ def _verdict_cells(study: Study, judgement: Judgement) -> Iterable[TableCell]:
     expectation = judgement.expectation
     yield TableCell(expectation.claim, kind="text")
     yield TableCell(expectation.published, kind="text")
-    yield TableCell(verdict_words(judgement), kind=KINDS[judgement.verdict])
+    yield TableCell(verdict_words(judgement), kind=f"text {KINDS[judgement.verdict]}")
     yield TableCell(judgement.reason, kind="text")
     yield TableCell(_side(study, judgement, expectation.left, judgement.left.values()), kind="text")
     yield TableCell(_side(study, judgement, expectation.right, judgement.right.values()), kind="text")

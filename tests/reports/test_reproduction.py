@@ -126,27 +126,30 @@ def test_a_reference_to_what_was_not_measured_is_an_error(root):
 
 
 @pytest.mark.parametrize("name", [path.stem for path in sorted((ROOT / "examples" / "recipes").glob("*.yaml"))])
-def test_every_reference_of_the_template_is_one_that_the_runs_will_hold(name):
-    found = read_reproductions(ROOT)
-    recipe = found[name].recipe
-    values = {(arm, 1e-3, seed): 0.75 for arm in recipe.arms for seed in recipe.seeds["search"]}
-    splits = {split: 0.0 for place in recipe.places() for split in recipe.specification_at(place).splits}
-    splits.pop("train", None)
-    study = made_up(recipe, values, splits, dict.fromkeys(recipe.arms, [(1, 0.5), (2, 0.6), (3, 0.75)]))
-    done = Reproduction(recipe, _with_fresh_seeds(study), ROOT, Path())
-    text = render(ROOT, {**{other: dataclasses.replace(one, study=None) for other, one in found.items()}, name: done})
+def test_every_reference_of_the_template_is_one_that_the_runs_will_hold(name, tmp_path):
+    (tmp_path / "examples").mkdir()
+    shutil.copy(ROOT / "examples" / "reproduction.md.jinja", tmp_path / "examples")
+    found = {one: dataclasses.replace(of, study=None) for one, of in read_reproductions(ROOT).items()}
+    study = with_rows(found[name].recipe)
+    text = render(tmp_path, {**found, name: Reproduction(study.recipe, study, tmp_path, tmp_path)})
     assert "Values on validation and on the tests" in text
     assert text.count("| registered |") == len(found) - 1
 
 
-def _with_fresh_seeds(study):
-    """Runs of the search, taken for fresh ones as well."""
-    if not study.recipe.seeds["looks"]:
-        return study
-    fresh = [
-        dataclasses.replace(result, cell=dataclasses.replace(result.cell, stage="final")) for result in study.results
-    ]
-    return dataclasses.replace(study, results=(*study.results, *fresh))
+def with_rows(recipe):
+    """A sweep with the splits that its runs will have; runs of the search are taken for fresh ones as well."""
+    values = {(arm, 1e-3, seed): 0.75 for arm in recipe.arms for seed in recipe.seeds["search"]}
+    splits = {str(place): set(recipe.specification_at(place).splits) for place in recipe.places()}
+    numbered = {split for found in splits.values() for split in found if split.rpartition("_")[2].isdigit()}
+    history = {arm: [(1, 0.5), (2, 0.6), (3, 0.75)] for arm in recipe.arms}
+    study = made_up(recipe, values, dict.fromkeys(["validation", *sorted(numbered)], 0.0), history)
+    results = []
+    for result in study.results:
+        rows = {split: row for split, row in result.rows.items() if split in splits[str(dict(result.cell.place))]}
+        searched = dataclasses.replace(result, rows=rows)
+        fresh = dataclasses.replace(searched, cell=dataclasses.replace(result.cell, stage="final"))
+        results += [searched, fresh] if recipe.seeds["looks"] else [searched]
+    return dataclasses.replace(study, results=tuple(results))
 
 
 def test_withdrawn_claims_are_listed_with_what_their_rows_say_now(tmp_path):
@@ -159,7 +162,8 @@ def test_withdrawn_claims_are_listed_with_what_their_rows_say_now(tmp_path):
     assert withdrawn(tmp_path, [now]).splitlines()[2:] == [
         "| tiny | LSTM keeps it. | 5 of 5 | not held | 2026-11-28 | Why. |",
         f"| tiny | {CHANGED[0]['claim']} | no rows | not held | 2026-11-28 | {CHANGED[0]['why']} |",
-        "| tiny | GRU keeps it. | 0 of 5 | measured otherwise now |  | Measured then: metric on test_12 of gru >= 0.7. |",
+        "| tiny | GRU keeps it. | 0 of 5 | measured otherwise now |  "
+        "| Measured then: metric on test_12 of gru >= 0.7. |",
     ]
 
 

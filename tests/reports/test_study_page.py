@@ -117,7 +117,7 @@ def test_each_word_has_its_class_and_its_seeds(tmp_path):
     rows = {row[0]: row for row in Page(text).rows if len(row) == 8}
     for claim, (kind, word, seeds) in FIVE.items():
         assert rows[claim][2:4] == [word, seeds]
-        assert f'<td class="{kind}">{word}</td>' in text
+        assert f'<td class="text {kind}">{word}</td>' in text
         assert re.search(rf"\.{kind} {{ color: #[0-9a-f]{{6}}; }}", text)
     assert rows["GRU learns a little."][4:6] == ["≥ 0.65, 0.55, 0.65, 0.55, 0.65", "0.6"]
     assert rows["LSTM at its best rates keeps it."][4] == "0.9, 0.9"
