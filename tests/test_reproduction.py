@@ -43,6 +43,7 @@ def test_the_rows_are_those_of_the_committed_recipe(record):
     held = {result.digest for result in study.results}
     assert {cell.digest for cell in search_cells(recipe, make_settings(recipe), recipe.learning_rates)} <= held
     for result in study.results:
+        assert not result.problems, f"{result.cell.name} is damaged"
         assert result.cell.digest == result.digest, f"{result.cell.name} was run from other settings"
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import textwrap
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -138,14 +139,13 @@ def _draw_seed(
 
 
 def _draw_side(
-    axes: Axes, name: str, value: float, row: float, point: SeedPoint, never: bool, style: dict[str, str]
+    axes: Axes, name: str, value: float, row: float, point: SeedPoint, never: bool, style: dict[str, Any]
 ) -> None:
     """One mark: hollow where the seed does not count, an arrow at the edge where the run never got there."""
     face = style["color"] if point.counts else "white"
-    marker = NEVER if never else style["marker"]
     label = name if point.counts else f"{name}, {point.says}"
-    axes.plot([value], [row], linestyle="", color=style["color"], marker=marker, markerfacecolor=face,
-              markersize=5, label=label, zorder=4, clip_on=False)  # fmt: skip
+    own = {**style, "marker": NEVER} if never else style
+    axes.plot([value], [row], linestyle="", markerfacecolor=face, label=label, clip_on=False, **own)
 
 
 def axis_of(expectation: Expectation, points: Sequence[SeedPoint]) -> tuple[float, float, float]:
@@ -175,7 +175,7 @@ def _sides_in_words(expectation: Expectation) -> str:
 
 def _legend() -> list[Line2D | Patch]:
     """What the marks mean, once for all rows."""
-    left = {"linestyle": "", **LEFT}
+    left: dict[str, Any] = {"linestyle": "", **LEFT}
     return [
         Line2D([], [], **left, label="left side, one seed a line"),
         Line2D([], [], linestyle="", **RIGHT, label="right side of the same seed"),
