@@ -5,6 +5,7 @@ import csv
 import json
 import math
 import re
+import shutil
 
 import pytest
 
@@ -188,3 +189,22 @@ def test_only_diverged_runs_count_as_chance(tmp_path):
     assert "18 of 18 runs were measured; 1 of them diverged and count as chance." in text
     rows = {row[0]: row for row in Page(text).rows if len(row) == 8}
     assert rows["GRU keeps it."][4] == "≥ 0.65, 0.55, 0.65, 0.55, 0.542"
+
+
+def test_rows_of_another_run_are_named_and_measure_nothing(tmp_path):
+    recipe = words_recipe()
+    stored(tmp_path, recipe, FINAL)
+    runs = {(result.arm, result.cell.seed): result for result in read_study(find_records(tmp_path)[0]).results}
+    one, other = (tmp_path / f"{runs['lstm', seed].digest}.jsonl" for seed in (100, 101))
+    shutil.copy(one, other)
+    text = write_report(tmp_path, tmp_path / "report").read_text()
+    stranger = f"{other.name} holds rows of another run ({one.stem}, seed 100)"
+    name, again = re.findall(r'<p class="problem">(.*?)</p>', text)
+    assert name.endswith(f"{other.name}: holds cell {one.stem}, which is not its name")
+    assert again == f"tiny, profile cpu: {stranger}"
+    rows = {row[0]: row for row in Page(text).rows if len(row) == 8}
+    assert rows["LSTM keeps it."][2:4] == ["not decided", "runs of lstm are missing"]
+    runs = list(csv.DictReader((tmp_path / "report" / "tiny-cpu-cells.csv").read_text().splitlines()))
+    outcome = next(run["outcome"] for run in runs if run["cell"] == other.stem)
+    assert outcome.startswith("missing; ")
+    assert outcome.endswith(stranger)
