@@ -16,8 +16,8 @@ from hf_memory.experiments.arguments import parse_arguments
 
 
 def main(argv: list[str] | None = None) -> None:
-    experiment, results, output_dir = parse_arguments(argv)
-    rows = experiment.run(results, output_dir)
+    experiment, results, output_dir, overwrite = parse_arguments(argv)
+    rows = experiment.run(results, output_dir, overwrite=overwrite)
     if PartialState().is_main_process:
         print_rows(rows)
         print(f"checkpoint: {output_dir}, result rows: {results}")

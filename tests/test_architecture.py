@@ -5,6 +5,7 @@ anywhere would fail.
 """
 
 import importlib
+import re
 
 import pytest
 
@@ -24,6 +25,7 @@ from tests.architecture.rules import (
     leaf_faults,
     numpy_only_faults,
     order_faults,
+    place,
     sibling_faults,
     sources,
     stem,
@@ -172,3 +174,30 @@ def test_no_file_names_a_registry_or_a_machine():
     assert {ROOT / "Makefile", ROOT / ".ci" / "run", ROOT / "README.md"} <= set(files)
     assert text_faults("sample", "pip install --extra-" + "index-url x") != []
     assert [fault for path in files for fault in text_faults(path.name, path.read_text(errors="ignore"))] == []
+
+
+def test_the_map_of_contributing_shows_the_rooms_in_their_order():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    rooms = re.findall(r"`hf_memory/(\w+)(?:/|\.py)`", text[text.index("## The rooms") : text.index("| a line that")])
+    here = [path for path in (ROOT / "hf_memory").iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()]
+    assert set(rooms) == {path.stem for path in here} - {"__init__"}
+    levels = [place(f"hf_memory.{room}")[0] for room in rooms]
+    assert levels == sorted(levels, reverse=True)
+
+
+def test_where_a_line_lives_names_rooms_and_files_that_are_there():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    table = text[text.index("| a line that") : text.index("## Add a mixer")]
+    places = [line.split("|")[2] for line in table.splitlines() if line.startswith("|")]
+    named = [name for cell in places for name in re.findall(r"`([\w/]+(?:\.py)?/?)`", cell)]
+    assert len(named) >= 10
+    assert [name for name in named if not (ROOT / "hf_memory" / name).exists()] == []
+
+
+def test_the_root_holds_rooms_and_three_files():
+    files = {path.name for path in (ROOT / "hf_memory").iterdir() if path.is_file()}
+    assert files == {"__init__.py", "names.py", "storage.py", "py.typed"}
+    folders = {path.name for path in (ROOT / "hf_memory").iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders == {
+        *("ops", "models", "mixers", "tasks", "data", "experiments", "studies", "reports", "hub", "cli"),
+    }

@@ -99,3 +99,25 @@ def test_every_public_name_resolves():
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'MemoryLSTNConfig'"):
         _ = hf_memory.MemoryLSTNConfig
+
+
+@pytest.mark.parametrize("package", ["hf_memory", "hf_memory.data"])
+def test_a_lazy_name_is_the_same_after_all_modules_were_imported(package):
+    """A function that shares its name with a module is replaced by it once that module has been imported."""
+    process = run_without(
+        [],
+        f"""
+import importlib, pkgutil
+package = importlib.import_module({package!r})
+names = list(getattr(package, "__all__", []) or package._LAZY)
+first = {{name: getattr(package, name) for name in names}}
+import hf_memory
+optional = ("fla_", "causal_conv1d", "mamba_ssm", "triton_", "__main__")
+for module in pkgutil.walk_packages(hf_memory.__path__, "hf_memory."):
+    if not module.name.rpartition(".")[2].startswith(optional):
+        importlib.import_module(module.name)
+print(len(names) > 10, sorted(name for name in names if getattr(package, name) is not first[name]))
+""",
+    )
+    assert process.returncode == 0, process.stderr
+    assert process.stdout == "True []\n"

@@ -8,6 +8,7 @@ import typer
 if TYPE_CHECKING:
     from hf_memory.studies.outcomes import Study
     from hf_memory.studies.recipes import Recipe
+    from hf_memory.studies.replication import Replication
 
 
 def sweep(
@@ -25,12 +26,16 @@ def sweep(
     ] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the cells and run nothing.")] = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed cells again.")] = False,
+    replicate: Annotated[
+        int, typer.Option(min=0, help="Then run what agreed again with this many seeds that nobody has used.")
+    ] = 0,
 ) -> None:
     """Run a recipe: mixers x sizes x learning rates x seeds. A sweep that was stopped goes on where it was.
 
     Example: `hf-memory sweep examples/recipes/r1_bit_parity.yaml --dry-run`
     """
     from hf_memory.studies.recipes_yaml import load_recipe
+    from hf_memory.studies.replication import replicate as run_replication
     from hf_memory.studies.sweep import run_sweep
 
     loaded = load_recipe(recipe, profile)
@@ -48,6 +53,10 @@ def sweep(
         retry_failed=retry_failed,
     )
     show_verdicts(study)
+    if replicate:
+        show_replication(
+            run_replication(study, folder, replicate, workers=workers, backend=backend, gpu_share=gpu_share)
+        )
     typer.echo(f"rows: {folder}; `hf-memory report {folder} --out report/` writes the page")
     if any(result.error is not None for result in study.results):
         raise typer.Exit(1)
@@ -58,7 +67,8 @@ def show_cells(recipe: "Recipe", workers: int | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from hf_memory.studies.sweep import dry_run, duration
+    from hf_memory.studies.running import duration
+    from hf_memory.studies.sweep import dry_run
     from hf_memory.studies.workers import available_cores
 
     lines, size = dry_run(recipe), workers or available_cores()
@@ -85,3 +95,18 @@ def show_verdicts(study: "Study") -> None:
         typer.echo(f"  failed: {result.cell.name}: {result.error}")
     for judgement in judge_study(study):
         typer.echo(f"{judgement.verdict}: {judgement.expectation.claim} ({judgement.reason})")
+
+
+def show_replication(replication: "Replication") -> None:
+    """Print which claims hold again."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from hf_memory.studies.replication import summary, table
+
+    head, *lines = table(replication)
+    shown = Table(*head, title=f"{replication.recipe}, run again")
+    for line in lines:
+        shown.add_row(*line)
+    Console().print(shown)
+    typer.echo(summary(replication))

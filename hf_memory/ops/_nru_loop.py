@@ -99,9 +99,8 @@ class NRULoop(torch.autograd.Function):
             backend: ``"torch"``, or ``"triton"`` for a kernel that writes to the memory.
 
         Returns:
-            h and m after every step (T, R, B, D + M), and for the backward pass the gates (T, R, B, 2 k + 4 side), what
-            the layer norm gave before scale and shift (T, R, B, D), and its inverse deviations (T, R, B, 1); both empty
-            (0, R, 0, 0) without a norm.
+            h and m after every step (T, R, B, D + M); gates (T, R, B, 2 k + 4 side); and of the layer norm what it gave
+            before scale and shift (T, R, B, D) and the inverse deviations (T, R, B, 1), both empty without one.
         """
         size, signs = pre.shape[-1], _signs(pre, scale)
         kernel = load_kernel("nru", backend) if backend != "torch" else None

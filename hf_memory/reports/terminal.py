@@ -9,7 +9,8 @@ from hf_memory.experiments.results import Row
 from hf_memory.experiments.summary import studies, title
 from hf_memory.reports.formats import count, rate
 from hf_memory.reports.report import FACTS, length_table, note
-from hf_memory.studies.sweep import Line, duration
+from hf_memory.studies.running import duration
+from hf_memory.studies.sweep import Line
 
 
 def length_tables(rows: Sequence[Row], metric: str | None = None) -> Iterator[Table]:

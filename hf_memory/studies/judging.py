@@ -268,7 +268,7 @@ def _quantity(result: Result, measure: Measure, metric: str) -> float:
             rows = [row for row in result.rows.values() if row.split == f"test_{row.length}"]
             reached = {row.length: result.value(row.split, metric) for row in rows}
             return float(extrapolation_length(reached, measure.theta))
-        curve = result.curve(measure.split, "loss" if measure.quantity == "bump" else metric)
+        curve = result.judged_curve(measure.split, "loss" if measure.quantity == "bump" else metric)
     except ValueError as error:
         raise UndecidedError(str(error)) from error
     if measure.quantity == "steps_to":

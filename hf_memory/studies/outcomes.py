@@ -86,7 +86,11 @@ class Result:
         return 0.0 if math.isnan(level) else level
 
     def curve(self, split: str, metric: str) -> list[tuple[int, float]]:
-        """Steps and value of each evaluation during training.
+        """Steps and value of each evaluation during training; empty where there is none of that metric."""
+        return [(p.steps, p.values[metric]) for p in self.history if p.split == split and metric in p.values]
+
+    def judged_curve(self, split: str, metric: str) -> list[tuple[int, float]]:
+        """The same, where something is to be read off it.
 
         Raises:
             ValueError: The split was not looked at, or the metric is none of those that were measured.
@@ -96,7 +100,7 @@ class Result:
             raise ValueError(f"history: {self.cell.name} has no looks at {split!r}")
         if metric not in looks[0].values:
             raise ValueError(f"history: {metric!r} was not measured on {split!r} (known: {', '.join(looks[0].values)})")
-        return [(p.steps, p.values[metric]) for p in self.history if p.split == split and metric in p.values]
+        return self.curve(split, metric)
 
 
 @dataclasses.dataclass(frozen=True)

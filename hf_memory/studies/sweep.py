@@ -10,14 +10,11 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
-
-from tqdm.auto import tqdm
+from typing import Any
 
 from hf_memory.experiments.provenance import measure_state
-from hf_memory.experiments.results import cell_path, recover_rows
 from hf_memory.experiments.training import model_for_task
-from hf_memory.studies.cells import Cell, Outcome, as_stacks, find_failures, state_of
+from hf_memory.studies.cells import Cell, find_failures
 from hf_memory.studies.judging import judge_study, named, needs_more_seeds
 from hf_memory.studies.outcomes import Choice, Study, assemble, record_path, write_record
 from hf_memory.studies.plans import (
@@ -31,24 +28,9 @@ from hf_memory.studies.plans import (
 )
 from hf_memory.studies.recipes import Recipe
 from hf_memory.studies.registration import check_readable, check_registered
-from hf_memory.studies.workers import LocalWorkers, Report, Stack
+from hf_memory.studies.running import Runner, key, make_workers
 
 logger = logging.getLogger(__name__)
-
-BACKENDS = ("local", "ray")
-
-
-class Workers(Protocol):
-    """What runs cells: a context manager with ``size``, the number of cells at a time, and ``run``."""
-
-    size: int
-
-    def __enter__(self) -> "Workers": ...
-
-    def __exit__(self, *error: object) -> None: ...
-
-    def run(self, stacks: Sequence[Stack], results: Path, report: Report) -> None:
-        """Run the cells of all stacks until each is finished or has failed, and report each."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,42 +99,20 @@ def run_sweep(
     check_readable(recipe)
     check_registered(recipe, record_path(results, recipe))
     settings = make_settings(recipe)
+    seconds = {key(setting.place): setting.seconds for setting in settings}
     with (
         make_workers(backend, workers, gpu_share) as pool,
-        _Sweep(recipe, results, settings, pool, stack, progress) as sweep,
+        Runner(recipe.name, results, pool, seconds, stack, progress) as runner,
     ):
-        return sweep.run()
-
-
-def make_workers(backend: str, workers: int | None, gpu_share: float = 0.0) -> Workers:
-    """The backend of a name. Raises a ``ValueError`` for an unknown one, and where ``ray`` is not installed."""
-    if backend == "ray":
-        from hf_memory.studies.ray import RayWorkers
-
-        return RayWorkers(workers, gpu_share)
-    if backend != "local":
-        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
-    return LocalWorkers(workers)
+        return _Sweep(recipe, settings, runner).run()
 
 
 class _Sweep:
     """The course of one sweep."""
 
-    def __init__(
-        self, recipe: Recipe, results: Path, settings: list[Setting], workers: Workers, stack: int, progress: bool
-    ):
-        self.recipe, self.results, self.settings, self.workers, self.stack = recipe, results, settings, workers, stack
+    def __init__(self, recipe: Recipe, settings: list[Setting], runner: Runner):
+        self.recipe, self.results, self.settings, self.runner = recipe, runner.results, settings, runner
         self.cells: list[Cell] = []
-        self._bar = tqdm(desc=recipe.name, unit="cell", disable=not progress, dynamic_ncols=True)
-        self._seconds = {_key(setting.place): setting.seconds for setting in settings}
-        self._estimated = self._taken = 0.0
-        self._open: dict[str, float] = {}
-
-    def __enter__(self) -> "_Sweep":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.close()
 
     def run(self) -> Study:
         """Both stages."""
@@ -173,7 +133,7 @@ class _Sweep:
     def _choices(self) -> dict[str, Choice | None]:
         """The rate chosen at each place that was searched; None where a run of the search crashed."""
         study = self._study()
-        return {_key(s.place): study.choice(s.place) for s in self.settings if is_searched(self.recipe, s.place)}
+        return {key(s.place): study.choice(s.place) for s in self.settings if is_searched(self.recipe, s.place)}
 
     def _curves(self) -> list[Mapping[float, float]]:
         """The metric over the rates, at each place at which several were tried."""
@@ -182,7 +142,7 @@ class _Sweep:
     def _final(self, rates: Sequence[float], settings: Sequence[Setting], look: int = 0) -> list[Cell]:
         """The runs after the search that are not planned yet."""
         choices = self._choices()
-        found = [choices.get(_key(search_place(self.recipe, setting.place))) for setting in settings]
+        found = [choices.get(key(search_place(self.recipe, setting.place))) for setting in settings]
         chosen = [None if choice is None else choice.learning_rate for choice in found]
         known = {cell.digest for cell in self.cells}
         cells = final_cells(self.recipe, settings, rates, chosen, look)
@@ -205,62 +165,7 @@ class _Sweep:
         """Run cells; the record is written first, so that a report of an unfinished sweep knows what is missing."""
         self.cells += cells
         write_record(self.results, self.recipe, self.settings, self.cells)
-        for cell in cells:
-            self._set_damaged_aside(cell)
-        self._bar.total = len(self.cells)
-        self._bar.update(sum(state_of(self.results, cell) != "open" for cell in cells))
-        # A cell that crashes stays open for some attempts.
-        while todo := [cell for cell in cells if state_of(self.results, cell) == "open"]:
-            self._run(todo)
-
-    def _run(self, todo: Sequence[Cell]) -> None:
-        self._open = {cell.digest: self._seconds[_key(cell.place)] for cell in todo}
-        self._show_time()
-        # The longest cells first, so that no worker is left with one at the end.
-        stacks = as_stacks(sorted(todo, key=lambda cell: -self._open[cell.digest]), self.stack, self.workers.size)
-        self.workers.run(stacks, self.results, self._report)
-
-    def _set_damaged_aside(self, cell: Cell) -> None:
-        """Rename a results file that cannot be read in full, so that its cell runs again."""
-        path = cell_path(self.results, cell.digest)
-        problems = recover_rows(path)[1] if path.is_file() else []
-        if problems:
-            aside = path.with_name(f"{path.name}.damaged")
-            path.replace(aside)
-            self._bar.write(f"{cell.name} runs again: {'; '.join(problems)}; the file is kept as {aside.name}")
-
-    def _report(self, cell: Cell, outcome: Outcome, text: str, seconds: float) -> None:
-        """Note that a cell has ended."""
-        estimate = self._open.pop(cell.digest, 0.0)
-        if outcome == "trained":
-            self._estimated, self._taken = self._estimated + estimate, self._taken + seconds
-        if outcome in ("failed", "crashed"):
-            again = "; it is tried again" if outcome == "crashed" else ""
-            self._bar.write(f"{cell.name}: {text}{again}")
-            logger.error("%s %s: %s", cell.name, outcome, text)
-        self._bar.update(outcome != "crashed")
-        self._show_time()
-
-    def _show_time(self) -> None:
-        """Time left: the estimates of the open cells, corrected by what finished ones took."""
-        factor = self._taken / self._estimated if self._estimated else 1.0
-        left = factor * sum(self._open.values()) / self.workers.size
-        self._bar.set_postfix_str(f"about {duration(left)} left in this stage")
-
-
-def _key(place: Any) -> str:
-    return repr(sorted(place.items()))
-
-
-def duration(seconds: float) -> str:
-    """Seconds for people.
-
-    >>> duration(42.4), duration(600), duration(9000)
-    ('42 s', '10 min', '2.5 h')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+        self.runner.run(cells)
 
 
 def dry_run(recipe: Recipe) -> list[Line]:
@@ -271,19 +176,19 @@ def dry_run(recipe: Recipe) -> list[Line]:
     settings = make_settings(recipe)
     cells = search_cells(recipe, settings, recipe.learning_rates)
     after = final_cells(recipe, settings, recipe.learning_rates, [recipe.learning_rates[0]] * len(settings))
-    state = {_key(setting.place): _state_bytes(recipe, setting) for setting in settings}
-    by_place = {_key(setting.place): setting for setting in settings}
+    state = {key(setting.place): _state_bytes(recipe, setting) for setting in settings}
+    by_place = {key(setting.place): setting for setting in settings}
     return [
         Line(
             name=", ".join([str(cell.place["arm"]), *(f"{n} {v}" for n, v in cell.place.items() if n != "arm")]),
             stage=cell.stage,
             learning_rate=None if cell.stage == "final" else cell.learning_rate,
             seed=cell.seed,
-            hidden_size=by_place[_key(cell.place)].fields["hidden_size"],
-            parameters_per_block=by_place[_key(cell.place)].size.parameters_per_block,
-            parameters_non_embedding=by_place[_key(cell.place)].size.parameters_non_embedding,
-            state_bytes=state[_key(cell.place)],
-            seconds=by_place[_key(cell.place)].seconds,
+            hidden_size=by_place[key(cell.place)].fields["hidden_size"],
+            parameters_per_block=by_place[key(cell.place)].size.parameters_per_block,
+            parameters_non_embedding=by_place[key(cell.place)].size.parameters_non_embedding,
+            state_bytes=state[key(cell.place)],
+            seconds=by_place[key(cell.place)].seconds,
         )
         for cell in [*cells, *after]
     ]

@@ -62,7 +62,7 @@ def test_the_command_repeats_the_run(tmp_path: Path) -> None:
     assert command is not None
     words = shlex.split(command)
     assert words[:2] == ["hf-memory", "train"]
-    again, _, folder = parse_arguments([*words[2:], "--output_dir", str(tmp_path)])
+    again, _, folder, _ = parse_arguments([*words[2:], "--output_dir", str(tmp_path)])
     assert again.cell(folder) == experiment.cell(tmp_path)
     assert training_command({**definition, "stop_at": None}, config) == command
     assert training_command({**definition, "stop_at": 0.9}, config) is None

@@ -77,9 +77,9 @@ def test_a_lost_history_is_a_problem(tmp_path):
     study = assemble(tmp_path, recipe, cells)
     assert study.problems == (f"{cells[1][0]}.jsonl: its evaluations during training are lost",)
     with pytest.raises(ValueError, match="no looks at 'validation'"):
-        study.results[1].curve("validation", "loss")
+        study.results[1].judged_curve("validation", "loss")
     with pytest.raises(ValueError, match="'recall' was not measured"):
-        study.results[0].curve("validation", "recall")
+        study.results[0].judged_curve("validation", "recall")
 
 
 def test_a_swapped_seed_file_is_none_of_the_cell(tmp_path):

@@ -1,0 +1,126 @@
+"""Running the cells of a study: the pool of workers, attempts after a crash, and a bar with the time that is left."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from tqdm.auto import tqdm
+
+from hf_memory.experiments.results import cell_path, recover_rows
+from hf_memory.studies.cells import Cell, Outcome, as_stacks, state_of
+from hf_memory.studies.workers import LocalWorkers, Report, Stack
+
+logger = logging.getLogger(__name__)
+
+BACKENDS = ("local", "ray")
+
+
+class Workers(Protocol):
+    """What runs cells: a context manager with ``size``, the number of cells at a time, and ``run``."""
+
+    size: int
+
+    def __enter__(self) -> "Workers": ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def run(self, stacks: Sequence[Stack], results: Path, report: Report) -> None:
+        """Run the cells of all stacks until each is finished or has failed, and report each."""
+
+
+def make_workers(backend: str, workers: int | None, gpu_share: float = 0.0) -> Workers:
+    """The backend of a name. Raises a ``ValueError`` for an unknown one, and where ``ray`` is not installed."""
+    if backend == "ray":
+        from hf_memory.studies.ray import RayWorkers
+
+        return RayWorkers(workers, gpu_share)
+    if backend != "local":
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
+    return LocalWorkers(workers)
+
+
+class Runner:
+    """Runs cells into a folder, and shows how far they are. Use it as a context manager.
+
+    Args:
+        name: Title of the bar.
+        results: Folder of the cells.
+        workers: The pool.
+        seconds: Estimated time of a run at each place, by :func:`key`.
+        stack: Cells that are trained as one stacked model, at most.
+        progress: Show the bar.
+    """
+
+    def __init__(
+        self, name: str, results: Path, workers: Workers, seconds: Mapping[str, float], stack: int, progress: bool
+    ):
+        self.results, self.workers, self.stack, self._seconds = results, workers, stack, seconds
+        self._bar = tqdm(desc=name, unit="cell", disable=not progress, dynamic_ncols=True)
+        self._estimated = self._taken = 0.0
+        self._open: dict[str, float] = {}
+
+    def __enter__(self) -> "Runner":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.close()
+
+    def run(self, cells: Sequence[Cell]) -> None:
+        """Run cells until each is finished or has failed for good; one that crashes stays open for some attempts."""
+        for cell in cells:
+            self._set_damaged_aside(cell)
+        self._bar.total = (self._bar.total or 0) + len(cells)
+        self._bar.update(sum(state_of(self.results, cell) != "open" for cell in cells))
+        while todo := [cell for cell in cells if state_of(self.results, cell) == "open"]:
+            self._run(todo)
+
+    def _run(self, todo: Sequence[Cell]) -> None:
+        self._open = {cell.digest: self._seconds[key(cell.place)] for cell in todo}
+        self._show_time()
+        # The longest cells first, so that no worker is left with one at the end.
+        stacks = as_stacks(sorted(todo, key=lambda cell: -self._open[cell.digest]), self.stack, self.workers.size)
+        self.workers.run(stacks, self.results, self._report)
+
+    def _set_damaged_aside(self, cell: Cell) -> None:
+        """Rename a results file that cannot be read in full, so that its cell runs again."""
+        path = cell_path(self.results, cell.digest)
+        problems = recover_rows(path)[1] if path.is_file() else []
+        if problems:
+            aside = path.with_name(f"{path.name}.damaged")
+            path.replace(aside)
+            self._bar.write(f"{cell.name} runs again: {'; '.join(problems)}; the file is kept as {aside.name}")
+
+    def _report(self, cell: Cell, outcome: Outcome, text: str, seconds: float) -> None:
+        """Note that a cell has ended."""
+        estimate = self._open.pop(cell.digest, 0.0)
+        if outcome == "trained":
+            self._estimated, self._taken = self._estimated + estimate, self._taken + seconds
+        if outcome in ("failed", "crashed"):
+            again = "; it is tried again" if outcome == "crashed" else ""
+            self._bar.write(f"{cell.name}: {text}{again}")
+            logger.error("%s %s: %s", cell.name, outcome, text)
+        self._bar.update(outcome != "crashed")
+        self._show_time()
+
+    def _show_time(self) -> None:
+        """Time left: the estimates of the open cells, corrected by what finished ones took."""
+        factor = self._taken / self._estimated if self._estimated else 1.0
+        left = factor * sum(self._open.values()) / self.workers.size
+        self._bar.set_postfix_str(f"about {duration(left)} left in this stage")
+
+
+def key(place: Any) -> str:
+    """A place as a text, the same for equal places."""
+    return repr(sorted(place.items()))
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people.
+
+    >>> duration(42.4), duration(600), duration(9000)
+    ('42 s', '10 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
