@@ -5,67 +5,58 @@ from pathlib import Path
 
 import pytest
 
-from hf_memory.reports.study_tables import verdict_table
-from hf_memory.reports.tables import to_markdown
-from hf_memory.studies.judging import judge_study
+from hf_memory.reports.formats import spread
+from hf_memory.reports.reproduction import read_reproductions, render
+from hf_memory.reports.study_tables import place_tables
 from hf_memory.studies.outcomes import find_records, read_study
 from hf_memory.studies.plans import make_settings, search_cells
 from hf_memory.studies.recipes_yaml import load_recipe
+from tests.reports.frames import fresh_values, read_rows
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "REPRODUCTION.md").read_text()
 RECORDS = find_records(ROOT / "examples" / "results")
-OPEN_CLAIMS = 2
-"""Claims that may be left open."""
+SECTIONS = re.split(r"^## ", TEXT, flags=re.MULTILINE)
 
 
-@pytest.fixture(
-    scope="module", params=RECORDS, ids=[f"{path.parent.parent.name}-{path.parent.name}" for path in RECORDS]
-)
-def study(request):
-    return read_study(request.param)
+def test_the_page_is_what_its_template_gives_from_recipes_and_rows():
+    assert render(ROOT, read_reproductions(ROOT)) == TEXT, "python -m hf_memory.reports.reproduction writes it anew"
 
 
-def test_something_was_run():
-    assert RECORDS
+@pytest.mark.parametrize("name", [path.stem for path in sorted((ROOT / "examples" / "recipes").glob("*.yaml"))])
+def test_each_recipe_has_its_section_with_source_and_every_claim(name):
+    found = read_reproductions(ROOT)[name]
+    section = next(text for text in SECTIONS if re.match(rf"R\d: {re.escape(found.recipe.title)}\n", text))
+    assert f"- **Source.** {found.recipe.source}\n" in section
+    assert f"- **What differs from the source.** {found.recipe.paper}\n" in section
+    claims = [line.split(" | ")[0].removeprefix("| ") for line in section.splitlines() if line.startswith("| ")]
+    assert [item.claim for item in found.recipe.expectations] == claims[1 : 1 + len(found.recipe.expectations)]
+    last = SECTIONS[-1]
+    assert all(f"| {name} | {entry['claim']} |" in last for entry in found.recipe.changed)
 
 
-def test_the_rows_are_those_of_the_committed_recipe(study):
+@pytest.mark.parametrize("record", RECORDS, ids=[f"{path.parent.parent.name}-{path.parent.name}" for path in RECORDS])
+def test_the_rows_are_those_of_the_committed_recipe(record):
+    study = read_study(record)
     recipe = load_recipe(ROOT / "examples" / "recipes" / f"{study.recipe.name}.yaml", study.recipe.profile)
     assert study.recipe.to_json() == recipe.to_json()
-    assert not study.problems
     held = {result.digest for result in study.results}
     assert {cell.digest for cell in search_cells(recipe, make_settings(recipe), recipe.learning_rates)} <= held
     for result in study.results:
+        assert not result.problems, f"{result.cell.name} is damaged"
         assert result.cell.digest == result.digest, f"{result.cell.name} was run from other settings"
-        if study.complete:
-            assert result.rows or result.error, f"{result.cell.name} has no rows"
 
 
-def test_the_table_of_verdicts_is_in_the_text(study):
-    table = to_markdown(verdict_table(judge_study(study), "verdicts")).splitlines()
-    head = next(index for index, line in enumerate(table) if line.startswith("| claim"))
-    lines = TEXT.splitlines()
-    for line in table[head:]:
-        if line and not set(line) <= set("|-"):
-            assert line in lines, f"REPRODUCTION.md lacks the line\n{line}"
-
-
-def test_no_verdict_stands_in_the_text_that_no_study_gave():
-    judged = {judgement.expectation.claim for path in RECORDS for judgement in judge_study(read_study(path))}
-    told = [line.split(" | ")[0].removeprefix("| ") for line in TEXT.splitlines()
-            if re.search(r"\| (agrees|disagrees|not decided) \|", line)]  # fmt: skip
-    assert sorted(told) == sorted(judged)
-
-
-def test_few_claims_are_left_open_and_each_has_the_curve_of_its_control():
-    left = [
-        (study.recipe.name, judgement)
-        for study in map(read_study, RECORDS)
-        if study.complete
-        for judgement in judge_study(study)
-        if judgement.verdict == "not decided"
-    ]
-    assert len(left) <= OPEN_CLAIMS
-    for name, _ in left:
-        assert re.search(rf"!\[[^\]]*control[^\]]*\]\(examples/results/{name}/[^)]+\.png\)", TEXT), name
+@pytest.mark.parametrize("record", RECORDS, ids=[f"{path.parent.parent.name}-{path.parent.name}" for path in RECORDS])
+def test_someone_elses_pandas_gives_every_value_of_the_table(record):
+    study = read_study(record)
+    if not study.complete:
+        return  # its table is not on the page
+    rows, table = read_rows(record), place_tables(study, "t")[0]
+    for line in (line for line in table.lines if not line.level):
+        texts = dict(zip(table.columns, (cell.text for cell in line.cells), strict=True))
+        place = next(one for one in study.places() if all(texts[axis] == str(value) for axis, value in one.items()))
+        for split in {result.split for result in rows[["split"]].drop_duplicates().itertuples()}:
+            values = fresh_values(rows, place, split, study.recipe.metric_name)
+            if len(values) and not rows.diverged.any():
+                assert texts[split].removeprefix("≥ ") == spread(list(values))

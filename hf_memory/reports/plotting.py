@@ -3,6 +3,7 @@
 Figures are drawn on a canvas of their own, never through ``pyplot``, so that no display and no global state is needed.
 """
 
+import dataclasses
 import io
 import statistics
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,25 @@ from matplotlib.figure import Figure
 
 from hf_memory.reports.formats import words
 from hf_memory.reports.styles import GRID, LEGEND, TITLE, Style
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawing:
+    """A figure with its numbers.
+
+    Attributes:
+        name: File name without its ending.
+        caption: What it shows.
+        figure: The figure.
+        table: The numbers, as CSV.
+        alt: What a reader who cannot see it should know; by default the caption.
+    """
+
+    name: str
+    caption: str
+    figure: Figure
+    table: str
+    alt: str = ""
 
 
 def canvas() -> tuple[Figure, Axes]:

@@ -1,6 +1,6 @@
 """The page of sweeps: verdicts first, then tables that sort and filter, then figures; one file that needs no network.
 
-Every number is read from result rows, errors of failed cells, and histories.
+Every number is read from result rows and histories. What was planned and not measured is named at the top.
 """
 
 from pathlib import Path
@@ -8,11 +8,13 @@ from typing import Any
 
 from hf_memory.reports.formats import count, share, words
 from hf_memory.reports.pages import picture, write_single_page
-from hf_memory.reports.plotting import png, svg
+from hf_memory.reports.plotting import Drawing, png, svg
 from hf_memory.reports.study_axes import label_of
-from hf_memory.reports.study_plots import Drawing, draw_study
-from hf_memory.reports.study_tables import cell_table, place_tables, verdict_table
+from hf_memory.reports.study_plots import draw_study
+from hf_memory.reports.study_tables import cell_table, place_tables
 from hf_memory.reports.tables import to_csv, to_markdown
+from hf_memory.reports.verdict_plots import verdict_drawing
+from hf_memory.reports.verdict_tables import changed_table, verdict_table
 from hf_memory.studies.judging import judge_study
 from hf_memory.studies.outcomes import Study, find_records, read_study
 
@@ -32,33 +34,46 @@ def write_study_page(results: str | Path, out: str | Path, heading: str = "Memor
         section, own = _section(study)
         sections.append(section)
         files.update(own)
-        problems += study.problems
+        problems += problems_of(study)
     rows = [row for study in seen for result in study.results for row in result.rows.values()]
     return write_single_page(out, "study_page.html", files, rows, heading=heading, problems=problems, sections=sections)
+
+
+def problems_of(study: Study) -> list[str]:
+    """What was planned and not measured, a sentence each: lost, damaged, crashed and missing runs."""
+    missing = [
+        f"{result.cell.name} is missing"
+        for result in study.results
+        if study.complete and not result.rows and not result.error and not result.problems
+    ]
+    name = f"{study.recipe.name}, profile {study.recipe.profile}"
+    return [f"{name}: {problem}" for problem in (*study.problems, *missing)]
 
 
 def _section(study: Study) -> tuple[dict[str, Any], dict[str, bytes]]:
     """One sweep of the page, and its files."""
     recipe, name = study.recipe, f"{study.recipe.name}-{study.recipe.profile}"
-    tables = [verdict_table(judge_study(study), f"{name}-verdicts"), *place_tables(study, name)]
-    tables += [cell_table(study, f"{name}-cells")]
-    drawings = draw_study(study)
-    files = {f"{table.id}.csv": to_csv(table.columns, table.texts()).encode() for table in tables}
-    files[f"{name}.md"] = "\n".join(to_markdown(table) for table in tables[:-1]).encode()  # all but the single runs
+    judgements = judge_study(study)
+    claims = [verdict_table(study, judgements, f"{name}-verdicts")]
+    claims += [changed_table(recipe, f"{name}-changed")] if recipe.changed else []
+    tables = [*place_tables(study, name), cell_table(study, f"{name}-cells")]
+    verdicts = verdict_drawing(study, judgements)
+    files = {f"{table.id}.csv": to_csv(table.columns, table.texts()).encode() for table in (*claims, *tables)}
+    shown = (*claims, *tables[:-1])  # all but the single runs
+    files[f"{name}.md"] = "\n".join(to_markdown(table) for table in shown).encode()
     figures = []
-    for drawing in drawings:
+    for drawing in (*filter(None, [verdicts]), *draw_study(study)):
         own = _drawing_files(drawing)
         file = f"{drawing.name}-{recipe.profile}"
         files.update({f"{file}.{ending}": content for ending, content in own.items()})
         caption = f"{drawing.caption} Files: {file}.svg, .png, .csv."
-        figures.append(picture(own["png"], drawing.caption, caption))
+        figures.append(picture(own["png"], drawing.alt or drawing.caption, caption))
     section = {
         "id": name,
         "title": f"{recipe.title or recipe.name}, profile {recipe.profile}",
-        "claim": recipe.claim,
-        "source": recipe.source,
-        "paper": recipe.paper,
+        "facts": {"Claim": recipe.claim, "Source": recipe.source, "What differs from the source": recipe.paper},
         "notes": _notes(study),
+        "claims": claims,
         "tables": tables,
         "figures": figures,
     }
@@ -70,15 +85,25 @@ def _drawing_files(drawing: Drawing) -> dict[str, bytes]:
     return {"png": png(drawing.figure), "svg": svg(drawing.figure), "csv": drawing.table.encode()}
 
 
+def runs_in_words(study: Study) -> str:
+    """How many runs were measured, and what became of the others."""
+    results = study.results
+    known = [result for result in results if result.is_known]
+    diverged = sum(result.has_diverged for result in known)
+    crashed = sum(result.error is not None for result in results)
+    text = f"{len(known)} of {len(results)} runs were measured"
+    text += f"; {diverged} of them diverged and count as chance" if diverged else ""
+    text += f"; {crashed} crashed, which is no measurement" if crashed else ""
+    return f"{text}."
+
+
 def _notes(study: Study) -> list[str]:
     """Settings, what is missing, and the positive control, a sentence each."""
     recipe, results = study.recipe, study.results
-    known = [result for result in results if result.is_known]
-    failed = [result for result in results if result.has_diverged or result.error]
     rows = [row for result in results for row in result.rows.values()]
     notes = [
-        f"{len(known)} of {len(results)} runs have ended; {len(failed)} failed or diverged and count as chance. "
-        f"Sized by {words(recipe.sizing['by'])}; metric {words(recipe.metric_name)}."
+        f"{runs_in_words(study)} Sized by {words(recipe.sizing['by'])}; metric {words(recipe.metric_name)}. "
+        f"{'Each seed has rows of its own' if recipe.seeds['rows'] == 'own' else 'All seeds have the same rows'}."
     ]
     if rows:
         texts = {f"{row.stop_rule}; {row.schedule}; optimiser groups {row.optim_groups}" for row in rows}

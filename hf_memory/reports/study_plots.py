@@ -9,37 +9,18 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from hf_memory.experiments.mechanisms import MEASURES
 from hf_memory.experiments.results import Row
 from hf_memory.experiments.summary import studies as split_studies
 from hf_memory.reports.formats import words
 from hf_memory.reports.length_plots import plot_length_curves
-from hf_memory.reports.plotting import canvas, draw_curve, finish
-from hf_memory.reports.study_axes import arm_label, by_task, drawing_name, home_split
+from hf_memory.reports.plotting import Drawing, canvas, draw_curve, finish
+from hf_memory.reports.study_axes import arm_label, by_task, curve_of, drawing_name, home_split
 from hf_memory.reports.styles import BASELINE, BASELINE_NAME, CHANCE, FRONTIER, GUIDE, PLATEAU, Style, arm_styles
 from hf_memory.reports.tables import to_csv
 from hf_memory.studies.outcomes import Result, Study
 from hf_memory.studies.statistics import FOUR_POINTS
-from hf_memory.studies.watched import as_diverged
-
-
-@dataclasses.dataclass(frozen=True)
-class Drawing:
-    """A figure with its numbers.
-
-    Attributes:
-        name: File name without its ending.
-        caption: What it shows.
-        figure: The figure.
-        table: The numbers, as CSV.
-    """
-
-    name: str
-    caption: str
-    figure: Figure
-    table: str
 
 
 def draw_study(study: Study) -> list[Drawing]:
@@ -65,7 +46,7 @@ def length_drawings(study: Study) -> list[Drawing]:
     for place in study.places():
         results = study.at_rate(place, "chosen") or []
         for result in results:
-            rows += [dataclasses.replace(row, arm=arm_label(place)) for row in _rows_of(result, results)]
+            rows += [dataclasses.replace(row, arm=arm_label(place)) for row in result.rows.values()]
     drawings = []
     for group in split_studies(rows) if rows else []:
         tests = [row for row in group if row.split == f"test_{row.length}"]
@@ -87,14 +68,6 @@ def length_drawings(study: Study) -> list[Drawing]:
             )
         )
     return drawings
-
-
-def _rows_of(result: Result, others: Sequence[Result]) -> list[Row]:
-    """Rows of a run. Those of one that ended with an error are its neighbours' without values: they count as chance."""
-    if result.rows or result.error is None:
-        return list(result.rows.values())
-    like = next((list(other.rows.values()) for other in others if other.rows), list[Row]())
-    return [dataclasses.replace(as_diverged(row), seed=result.cell.seed, cell=result.digest) for row in like]
 
 
 def rate_drawing(study: Study, group: str, results: Sequence[Result]) -> Drawing | None:
@@ -121,9 +94,9 @@ def rate_drawing(study: Study, group: str, results: Sequence[Result]) -> Drawing
     )
     return Drawing(
         drawing_name(study, group, "rates"),
-        "Validation against learning rate. A run that failed or diverged counts as chance.",
+        "Validation against learning rate. A run that diverged counts as chance.",
         figure,
-        to_csv(("arm", "learning_rate", "seed", "value", "failed", "cell"), table),
+        to_csv(("arm", "learning_rate", "seed", "value", "diverged", "cell"), table),
     )
 
 
@@ -213,7 +186,7 @@ def _training_drawing(study: Study, group: str, chosen: Sequence[Result], split:
     figure, axes = canvas()
     table, seen = [], set[str]()
     for result in chosen:
-        curve, label = result.curve(split, metric), arm_label(result.cell.place)
+        curve, label = curve_of(result, split, metric), arm_label(result.cell.place)
         if not curve:
             continue
         style = _styles(study)[result.arm]

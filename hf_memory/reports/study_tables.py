@@ -1,18 +1,21 @@
-"""Tables of a sweep: verdicts, places of the grid, ticks and runs. Texts, with the numbers by which they sort."""
+"""Tables of a sweep: places of the grid, ticks and runs. Texts, with the numbers by which they sort.
+
+A value at a rate that was best on the edge of its grid is a lower bound and carries "≥". A run that was not measured
+is in no mean.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hf_memory.experiments.metrics import extrapolation_length
-from hf_memory.reports.formats import brackets, by_seed, count, fine_share, percent, rate, share, spread, words
-from hf_memory.reports.study_axes import home_split, label_of
+from hf_memory.reports.formats import brackets, count, fine_share, percent, rate, share, spread, words
+from hf_memory.reports.study_axes import curve_of, home_split, is_on_edge, label_of
 from hf_memory.reports.tables import PageTable, TableCell, TableLine
-from hf_memory.studies.judging import Judgement
 from hf_memory.studies.outcomes import Result, Study
 from hf_memory.studies.plans import search_place
 from hf_memory.studies.statistics import best_of_n, plateau, seeds_that_pass
-from hf_memory.studies.verdicts import LOOKS, chance_of_verdicts, exact_interval
+from hf_memory.studies.verdicts import exact_interval
 
 TICK = 0.9
 """Level above which a run passes in the table of ticks, and a length counts as reached."""
@@ -28,38 +31,6 @@ RUN_FACTS = (
     *("evaluations", "on plateau"),
 )
 """Columns beside the values of a run."""
-
-
-def verdict_table(judgements: Sequence[Judgement], name: str) -> PageTable:
-    """What was expected, and what came of it."""
-    lines = []
-    for judgement in judgements:
-        expectation = judgement.expectation
-        kind = "undecided" if judgement.verdict == "not decided" else judgement.verdict
-        lines.append(
-            TableLine(
-                (
-                    TableCell(expectation.claim, kind="text"),
-                    TableCell(expectation.published, kind="text"),
-                    TableCell(judgement.verdict, kind=kind),
-                    TableCell(by_seed(judgement.left.values())),
-                    TableCell(by_seed(judgement.right.values())),
-                    TableCell(judgement.reason, kind="text"),
-                    TableCell(expectation.text, kind="text"),
-                    TableCell(expectation.because, kind="text"),
-                )
-            )
-        )
-    columns = ("claim", "published", "verdict", "left, by seed", "right, by seed", "why", "measured", "because")
-    looks = ", ".join(f"{needed} of {look}" for look, needed in LOOKS.items())
-    luck = chance_of_verdicts(0.5)
-    note = (
-        f"Seeds come in looks; the first that decides counts: {looks} seeds in which the relation holds, or fails. In "
-        "brackets the 95 % interval of the share of seeds (Clopper-Pearson). With fewer than five seeds a claim leans. "
-        f"Were all {len(lines)} relations coins, {len(lines) * luck['agrees']:.1f} of them would agree by luck, and "
-        "as many disagree."
-    )
-    return PageTable(name, "Verdicts", note, columns, tuple(lines), filter=False)
 
 
 def place_tables(study: Study, name: str) -> list[PageTable]:
@@ -78,13 +49,15 @@ def _place_table(study: Study, name: str, title: str, choose: str) -> PageTable:
     for place in study.places():
         results = [result for result in study.at_rate(place, choose) or [] if result.is_known]
         if results:
-            values = (_spread([r.value(s, metric) for r in results if _has(r, s)]) for s in splits)
+            bound = choose == "chosen" and is_on_edge(study, place)
+            values = (_spread([r.value(s, metric) for r in results if s in r.rows], bound) for s in splits)
             named = (TableCell(str(place[axis])) for axis in ("arm", *axes))
             lines.append(TableLine((*named, *_place_facts(study, place, results, choose), *values)))
     columns = ("arm", *axes, *PLACE_FACTS, *splits)
     note = (
         f"{words(metric)}: mean over seeds, smallest and largest in brackets. State bytes are those at the "
-        "training length. Chance levels and baselines stand below."
+        "training length. Chance levels and baselines stand below. Behind ≥ the rate was best on the edge of the "
+        "grid, so that a better one may lie beyond."
     )
     return PageTable(name, title, note, columns, (*lines, *_level_lines(study, splits, len(axes))))
 
@@ -100,7 +73,7 @@ def _place_facts(
     """What is known of a place besides its values, in the order of :data:`PLACE_FACTS`."""
     choice, used = study.choice(place), results[0].cell.learning_rate
     searched = choice if choose == "chosen" else None
-    edge = ", on the edge" if searched and searched.on_edge else ""
+    edge = ", on the edge" if searched and is_on_edge(study, place) else ""
     first = next((row for result in results for row in result.rows.values()), None)
     return (
         TableCell(f"{rate(used)} (best of {len(searched.curve) if searched else 1}{edge})", used),
@@ -111,11 +84,6 @@ def _place_facts(
         _number(_mean_seconds(results)),
         TableCell("" if choice is None else share(choice.best_per_seed)),
     )
-
-
-def _has(result: Result, split: str) -> bool:
-    """Whether a result has a value on a split; a failed one has chance there if its data have the split."""
-    return split in result.rows or (result.error is not None and split in result.cell.experiment().specification.splits)
 
 
 def _level_lines(study: Study, splits: Sequence[str], axes: int) -> list[TableLine]:
@@ -153,7 +121,7 @@ def tick_table(study: Study, name: str) -> PageTable | None:
     for place in study.places():
         results = [result for result in study.at_rate(place, "chosen") or [] if result.is_known]
         values = {
-            length: [r.value(f"test_{length}", metric) for r in results if _has(r, f"test_{length}")]
+            length: [r.value(f"test_{length}", metric) for r in results if f"test_{length}" in r.rows]
             for length in lengths
         }
         values = {length: found for length, found in values.items() if found}
@@ -216,7 +184,9 @@ def cell_table(study: Study, name: str) -> PageTable:
 def _run_facts(study: Study, result: Result) -> tuple[TableCell, ...]:
     """What is known of a run besides its values, in the order of :data:`RUN_FACTS`."""
     row, training = next(iter(result.rows.values()), None), result.cell.training
-    outcome = result.error or ("diverged" if result.has_diverged else "finished" if row else "missing")
+    crashed = f"crashed: {result.error}" if result.error else "missing"
+    outcome = "diverged" if result.has_diverged else "finished" if row else crashed
+    outcome = "; ".join([outcome, *result.problems])
     return (
         TableCell(result.cell.stage),
         TableCell(rate(result.cell.learning_rate)),
@@ -235,7 +205,7 @@ def _run_facts(study: Study, result: Result) -> tuple[TableCell, ...]:
 
 def _plateau(study: Study, result: Result) -> TableCell:
     """Share of the steps that a run spent on the plateau, where the recipe has one."""
-    level, curve = study.recipe.plateau, result.curve("validation", study.recipe.metric_name)
+    level, curve = study.recipe.plateau, curve_of(result, "validation", study.recipe.metric_name)
     if level is None or not curve:
         return TableCell("")
     part = plateau(curve, level)
@@ -244,7 +214,7 @@ def _plateau(study: Study, result: Result) -> TableCell:
 
 def _run_value(result: Result, split: str, metric: str) -> TableCell:
     """Value of one run; with its 95 % interval where whole sequences are counted, which are independent."""
-    if not result.is_known or not _has(result, split):
+    if not result.is_known or split not in result.rows:
         return TableCell("")
     value = result.value(split, metric)
     if result.has_diverged or "sequence" not in metric:
@@ -265,5 +235,6 @@ def _number(value: float | None) -> TableCell:
     return TableCell("") if value is None else TableCell(count(value), float(value))
 
 
-def _spread(values: Sequence[float]) -> TableCell:
-    return TableCell(spread(values), sum(values) / len(values)) if values else TableCell("")
+def _spread(values: Sequence[float], bound: bool) -> TableCell:
+    """Mean and range over seeds, marked where they are lower bounds."""
+    return TableCell(f"{'≥ ' if bound else ''}{spread(values)}", sum(values) / len(values)) if values else TableCell("")

@@ -18,6 +18,22 @@ BASELINE_NAME: dict[str, Any] = {"color": "#6b6b6b", "fontsize": 7, "ha": "right
 FRONTIER: dict[str, Any] = {"color": "#777777", "linewidth": 1, "label": "frontier", "zorder": 1}
 GUIDE: dict[str, Any] = {"color": "#b0b0b0", "linewidth": 0.8, "linestyle": (0, (2, 3)), "zorder": 0}
 PLATEAU: dict[str, Any] = {"color": "#b3261e", "linewidth": 0.9, "linestyle": (0, (4, 2)), "label": "plateau"}
+LEFT: dict[str, Any] = {"color": PALETTE[0], "marker": "o", "markersize": 4.5, "zorder": 5}
+RIGHT: dict[str, Any] = {"color": PALETTE[1], "marker": "D", "markersize": 6.5, "zorder": 4}
+"""Both sides of a relation, a point for each seed; where they meet, both can be seen."""
+NEVER = ">"
+"""The mark of a run that never got to a level, at the right edge."""
+THRESHOLD: dict[str, Any] = {
+    "color": "#b3261e",
+    "linestyle": "",
+    "marker": "|",
+    "markersize": 9,
+    "markeredgewidth": 1.6,
+    "zorder": 3,
+}
+PAIR: dict[str, Any] = {"color": "#8a8a8a", "linewidth": 0.7, "zorder": 2}
+HOLDS: dict[str, Any] = {"color": "#e4efe6", "linewidth": 0, "zorder": 0}
+"""The side of a threshold on which a relation holds."""
 GRID: dict[str, Any] = {"color": "#e6e6e6", "linewidth": 0.7, "zorder": 0}
 TITLE: dict[str, Any] = {"fontsize": 10, "loc": "left", "wrap": True}
 LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 8.5}

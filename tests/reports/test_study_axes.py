@@ -1,7 +1,7 @@
 """Places of a grid in words."""
 
-from hf_memory.reports.study_axes import arm_label, by_task, drawing_name, home_split, label_of
-from tests.reports.study_examples import VALUES, recipe_of
+from hf_memory.reports.study_axes import arm_label, by_task, curve_of, drawing_name, home_split, is_on_edge, label_of
+from tests.reports.study_examples import HISTORY, VALUES, recipe_of
 from tests.studies.sweep_examples import made_up
 
 PLACE = {"arm": "gru", "config": "iid_32", "width": 8, "data.num_pairs": 4}
@@ -12,9 +12,9 @@ def test_places_are_named_by_all_axes_and_curves_by_those_that_leave_the_data():
     assert arm_label(PLACE) == "gru, width 8"
 
 
-def test_results_are_grouped_by_their_data_alone():
+def test_measured_results_are_grouped_by_their_data_alone():
     study = made_up(recipe_of(), VALUES)
-    assert {group: len(results) for group, results in by_task(study).items()} == {"": 8}
+    assert {group: len(results) for group, results in by_task(study).items()} == {"": 6}
     assert drawing_name(study, "config iid_32, num_pairs 4", "rates") == "tiny-config_iid_32-num_pairs_4-rates"
     assert drawing_name(study, "", "rates") == "tiny-rates"
 
@@ -24,3 +24,20 @@ def test_a_result_is_at_home_at_the_training_length():
     assert home_split(result) == "test_8"
     del result.rows["test_8"]
     assert home_split(result) == "validation"
+
+
+def test_a_run_without_looks_has_an_empty_curve():
+    study = made_up(recipe_of(grid={}), VALUES, history={"lstm": HISTORY["lstm"]})
+    lstm, gru = (next(found for found in study.results if found.arm == arm) for arm in ("lstm", "gru"))
+    assert curve_of(lstm, "validation", "token_accuracy") == [(1, 0.5), (2, 0.7), (3, 0.9)]
+    assert curve_of(lstm, "test_8", "token_accuracy") == curve_of(lstm, "validation", "no_metric") == []
+    assert curve_of(gru, "validation", "token_accuracy") == []
+
+
+def test_the_best_of_two_rates_is_on_the_edge_and_that_of_three_need_not_be():
+    rates = [1e-4, 1e-3, 1e-2]
+    values = {("lstm", rate, 0): value for rate, value in zip(rates, (0.6, 0.9, 0.7), strict=True)}
+    values |= {("gru", rate, 0): value for rate, value in zip(rates, (0.6, 0.7, 0.9), strict=True)}
+    study = made_up(recipe_of(grid={}, learning_rates=rates), values)
+    assert {place["arm"]: is_on_edge(study, place) for place in study.places()} == {"lstm": False, "gru": True}
+    assert not is_on_edge(made_up(recipe_of(grid={}), VALUES), {"arm": "gru"})  # a run of the search crashed

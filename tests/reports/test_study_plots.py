@@ -1,6 +1,7 @@
 """Figures of a sweep show rates, state, width and training, with the numbers behind them."""
 
 import csv
+import math
 
 import pytest
 
@@ -10,7 +11,7 @@ from tests.studies.sweep_examples import made_up
 
 
 def test_figures_show_rates_state_width_and_training():
-    study = made_up(recipe_of(plateau=0.3), VALUES, history=HISTORY)
+    study = made_up(recipe_of(plateau=0.3), {**VALUES, ("gru", 1e-2, 0): math.nan}, history=HISTORY)
     drawings = {drawing.name: drawing for drawing in draw_study(study)}
     assert list(drawings) == [
         "tiny-8-8-length", "tiny-rates", "tiny-state", "tiny-width", "tiny-training-validation",
@@ -23,8 +24,8 @@ def test_figures_show_rates_state_width_and_training():
     assert "plateau" not in [text.get_text() for text in loss.get_legend().get_texts()]
     rates = list(csv.DictReader(drawings["tiny-rates"].table.splitlines()))
     assert len(rates) == 8
-    failed = [line for line in rates if line["failed"] == "True"]
-    assert {(line["arm"], float(line["value"])) for line in failed} == {
+    diverged = [line for line in rates if line["diverged"] == "True"]
+    assert {(line["arm"], float(line["value"])) for line in diverged} == {
         ("gru, width 8", 9 / 16),
         ("gru, width 16", 9 / 16),
     }
@@ -48,3 +49,15 @@ def test_figures_show_rates_state_width_and_training():
 def test_frontier_holds_the_points_that_none_beats_with_less():
     assert frontier_of([(4, 0.5), (1, 0.2), (2, 0.1), (8, 0.4), (16, 0.9)]) == [(1, 0.2), (4, 0.5), (16, 0.9)]
     assert frontier_of([(1, 0.2), (1, 0.3)]) == [(1, 0.3)]
+
+
+def test_a_crashed_run_and_a_lost_history_are_drawn_nowhere():
+    study = made_up(recipe_of(grid={}), VALUES, history={"lstm": HISTORY["lstm"]})
+    drawings = {drawing.name: drawing for drawing in draw_study(study)}
+    rates = list(csv.DictReader(drawings["tiny-rates"].table.splitlines()))
+    assert [(line["arm"], line["learning_rate"], line["diverged"]) for line in rates] == [
+        ("lstm", "0.001", "False"), ("lstm", "0.01", "False"), ("gru", "0.001", "False"),
+    ]  # fmt: skip
+    assert {row["arm"] for row in csv.DictReader(drawings["tiny-8-8-length"].table.splitlines())} == {"lstm"}
+    curves = list(csv.DictReader(drawings["tiny-training-validation"].table.splitlines()))
+    assert {(line["arm"], line["steps"]) for line in curves} == {("lstm", "1"), ("lstm", "2"), ("lstm", "3")}

@@ -6,24 +6,30 @@ from tests.studies.sweep_examples import made_up
 
 
 def test_tables_hold_chosen_rates_ticks_and_outcomes():
-    study = made_up(recipe_of(fixed_learning_rate=1e-3), VALUES, history=HISTORY)
+    study = made_up(recipe_of(fixed_learning_rate=1e-3), {**VALUES, ("gru", 1e-2, 0): 0.5}, history=HISTORY)
     chosen, fixed, ticks, tries = place_tables(study, "t")
     lines = {(line.cells[0].text, line.cells[1].text): [cell.text for cell in line.cells] for line in chosen.lines}
     assert lines["lstm", "8"][2] == "0.01 (best of 2, on the edge)"
     assert lines["gru", "8"][2] == "0.001 (best of 2, on the edge)"
-    assert lines["lstm", "8"][-3:] == ["0.950", "0.950", "0.850"]
+    assert lines["lstm", "8"][-3:] == ["≥ 0.950", "≥ 0.950", "≥ 0.850"]
     assert lines["chance", ""][-3:] == ["0.500"] * 3
     assert [line.cells[0].text for line in chosen.lines if line.level] == ["chance", "majority"]
     assert next(line for line in fixed.lines if line.cells[0].text == "lstm").cells[2].text == "0.001 (best of 1)"
+    assert next(line for line in fixed.lines if line.cells[0].text == "lstm").cells[-1].text == "0.800"
     assert [cell.text for cell in ticks.lines[0].cells] == [
         "lstm, width 8",
         "8",
-        "✓ 1/1 (0.21, 1.00)",
-        "✗ 0/1 (0.00, 0.79)",
+        "✓ 1/1 (0.03, 1.00)",
+        "✗ 0/1 (0.00, 0.97)",
     ]
     assert [cell.text for cell in tries.lines[0].cells] == ["lstm, width 8", "0.925", "0.950"]
+
+
+def test_a_crashed_run_is_in_no_mean_and_leaves_its_place_without_a_rate():
+    study = made_up(recipe_of(), VALUES)
+    assert {line.cells[0].text for line in place_tables(study, "t")[0].lines} == {"lstm", "chance", "majority"}
     outcomes = {(line.cells[0].text, line.cells[3].text): line.cells[5].text for line in cell_table(study, "c").lines}
-    assert outcomes["gru", "0.01"] == "ValueError: broken"
+    assert outcomes["gru", "0.01"] == "crashed: ValueError: broken"
     assert outcomes["gru", "0.001"] == "finished"
 
 
@@ -32,14 +38,14 @@ def test_ticks_of_whole_sequences_show_the_accuracy_of_a_step():
     study = made_up(recipe, {("lstm", 1e-3, 0): 0.95, ("lstm", 1e-2, 0): 0.1})
     table = tick_table(study, "t")
     assert table.lines[0].cells[-1].text == (
-        f"✗ 0/1 (0.00, 0.79), {0.85 ** (1 / 12):.4f} a step, independent {0.95**1.5:.3f}"
+        f"✗ 0/1 (0.00, 0.97), {0.85 ** (1 / 12):.4f} a step, independent {0.95**1.5:.3f}"
     )
     value = cell_table(study, "c").lines[0].cells[-2].text
-    assert value == "0.8500 (0.794, 0.893)"
+    assert value == "0.8500 (0.793, 0.896)"
 
 
 def test_runs_say_how_long_they_were_on_the_plateau():
-    study = made_up(recipe_of(plateau=0.45, grid={}), VALUES, history={"lstm": [(10, 0.5), (60, 0.6), (100, 0.9)]})
+    study = made_up(recipe_of(plateau=0.56, grid={}), VALUES, history={"lstm": [(10, 0.5), (60, 0.6), (100, 0.9)]})
     table = cell_table(study, "c")
     column = table.columns.index("on plateau")
     assert [line.cells[column].text for line in table.lines] == ["60%", "60%", "", ""]

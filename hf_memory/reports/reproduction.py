@@ -1,0 +1,266 @@
+"""A page of reproduced claims from a template: tables and numbers in prose are references, resolved from rows.
+
+``python -m hf_memory.reports.reproduction`` writes ``REPRODUCTION.md`` anew from ``examples/reproduction.md.jinja``.
+
+The template is Markdown for Jinja. It is given ``recipes``, a :class:`Reproduction` by name, and ``overview`` and
+``withdrawn``, tables over all of them. A sentence refers to a number and never types it, and a sentence about results
+stands within ``{% if recipes.<name>.done %}``, so that a sweep that has not ended is not spoken of.
+"""
+
+import dataclasses
+import functools
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from hf_memory.reports.formats import by_seed, rate, share, spread
+from hf_memory.reports.study_axes import is_on_edge
+from hf_memory.reports.study_page import problems_of, runs_in_words
+from hf_memory.reports.study_tables import place_tables
+from hf_memory.reports.tables import PageTable, markdown_table
+from hf_memory.reports.verdict_tables import changed_table, expectation_table, verdict_table
+from hf_memory.storage import write_text
+from hf_memory.studies.expectations import Expectation
+from hf_memory.studies.judging import Judgement, judge_expectation, judge_study
+from hf_memory.studies.outcomes import Result, Study, assemble, find_records, read_cell, read_study, record_path
+from hf_memory.studies.recipes import Recipe
+from hf_memory.studies.recipes_yaml import load_recipe
+
+
+@dataclasses.dataclass(frozen=True)
+class Reproduction:
+    """A recipe in one profile and what its sweep has found. Every method gives a text.
+
+    Attributes:
+        recipe: The recipe as it is registered.
+        study: Its sweep; None before it has begun.
+        root: The folder to which links are relative.
+        figures: The folder of its figures.
+    """
+
+    recipe: Recipe
+    study: Study | None
+    root: Path
+    figures: Path
+
+    @property
+    def done(self) -> bool:
+        """Whether the sweep has come to its end, so that there are verdicts."""
+        return self.study is not None and self.study.complete
+
+    @property
+    def state(self) -> str:
+        """``registered``, ``running`` or ``done``."""
+        return "done" if self.done else "registered" if self.study is None else "running"
+
+    @functools.cached_property
+    def judgements(self) -> list[Judgement]:
+        """The verdicts, once the sweep is done."""
+        return judge_study(self._finished)
+
+    @property
+    def claims(self) -> str:
+        """The table of verdicts, or of registered claims before there are any."""
+        if not self.done:
+            return _markdown(expectation_table(self.recipe, "claims"))
+        return _markdown(verdict_table(self._finished, self.judgements, "verdicts"))
+
+    @property
+    def values(self) -> str:
+        """The table of values at the chosen rates."""
+        return _markdown(place_tables(self._finished, "values")[0])
+
+    @property
+    def changed(self) -> str:
+        """The table of claims that were registered and are no more."""
+        return _markdown(changed_table(self.recipe, "changed"))
+
+    @property
+    def runs(self) -> str:
+        """How many runs were measured, and which were not."""
+        problems = problems_of(self._finished)
+        return runs_in_words(self._finished) + "".join(f"\n- {problem}" for problem in problems)
+
+    def figure(self, kind: str, alt: str) -> str:
+        """A figure of the sweep, such as ``verdicts`` or ``rates``; nothing where it was not drawn."""
+        path = self.figures / f"{self.recipe.name}-{kind}-{self.recipe.profile}.png"
+        return f"![{alt}]({path.relative_to(self.root).as_posix()})" if path.is_file() else ""
+
+    def mean(self, arm: str, split: str, metric: str | None = None, **at: Any) -> str:
+        """Mean over the seeds at the chosen rate."""
+        return self._bound(arm, at) + share(statistics.fmean(self._values(arm, split, metric, at)))
+
+    def spread(self, arm: str, split: str, metric: str | None = None, **at: Any) -> str:
+        """Mean over the seeds, with the smallest and the largest."""
+        return self._bound(arm, at) + spread(self._values(arm, split, metric, at))
+
+    def seeds(self, arm: str, split: str, metric: str | None = None, **at: Any) -> str:
+        """The value of each seed."""
+        return self._bound(arm, at) + by_seed(self._values(arm, split, metric, at))
+
+    def above(self, level: float, arm: str, split: str, metric: str | None = None, **at: Any) -> str:
+        """In how many seeds the value is at least ``level``, as k of n."""
+        values = self._values(arm, split, metric, at)
+        return f"{sum(value >= level for value in values)} of {len(values)}"
+
+    def rate(self, arm: str, **at: Any) -> str:
+        """The chosen learning rate."""
+        return rate(self._runs(arm, at)[0].cell.learning_rate)
+
+    def tally(self, claim: str) -> str:
+        """In how many seeds a claim holds, as k of n; its reason where that was not measured."""
+        judgement = self._judgement(claim)
+        tally = judgement.tally
+        return judgement.reason if tally is None else f"{tally.holds} of {tally.planned}"
+
+    def verdict(self, claim: str) -> str:
+        """The word of a claim."""
+        return self._judgement(claim).verdict
+
+    @property
+    def _finished(self) -> Study:
+        if self.study is None or not self.study.complete:
+            raise ValueError(f"{self.recipe.name}: the sweep is {self.state}, and only one that is done has results")
+        return self.study
+
+    def _judgement(self, claim: str) -> Judgement:
+        found = {judgement.expectation.claim: judgement for judgement in self.judgements}
+        if claim not in found:
+            raise ValueError(f"claim: {claim!r} is none of {self.recipe.name} (known: {'; '.join(found)})")
+        return found[claim]
+
+    def _runs(self, arm: str, at: Mapping[str, Any]) -> list[Result]:
+        """The runs of one arm at one place, which must all have been measured."""
+        study = self._finished
+        places = study.places(study.select([arm], at))
+        if len(places) != 1:
+            raise ValueError(f"{self.recipe.name}: {arm!r} at {dict(at)} is {len(places)} places, and must be one")
+        runs = study.at_rate(places[0], "chosen") or []
+        missing = [run.cell.name for run in runs if not run.is_known]
+        if not runs or missing:
+            raise ValueError(f"{self.recipe.name}: {missing[0] if missing else arm} was not measured")
+        return runs
+
+    def _values(self, arm: str, split: str, metric: str | None, at: Mapping[str, Any]) -> list[float]:
+        return [run.value(split, metric or self.recipe.metric_name) for run in self._runs(arm, at)]
+
+    def _bound(self, arm: str, at: Mapping[str, Any]) -> str:
+        return "≥ " if is_on_edge(self._finished, self._runs(arm, at)[0].cell.place) else ""
+
+
+def write_reproduction(root: str | Path = ".") -> Path:
+    """Write ``REPRODUCTION.md`` of a folder from its template, recipes and rows."""
+    root = Path(root)
+    return write_text(root / "REPRODUCTION.md", render(root, read_reproductions(root)))
+
+
+def render(root: Path, recipes: Mapping[str, Reproduction]) -> str:
+    """The page of ``examples/reproduction.md.jinja`` below a folder.
+
+    Raises:
+        ValueError: A reference names what was not measured.
+        jinja2.UndefinedError: A reference names what does not exist.
+    """
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    template = environment.from_string((root / "examples" / "reproduction.md.jinja").read_text())
+    old = withdrawn(root / "examples" / "withdrawn", [found.recipe for found in recipes.values()])
+    return template.render(recipes=recipes, overview=overview(recipes), withdrawn=old)
+
+
+def read_reproductions(root: Path) -> dict[str, Reproduction]:
+    """All recipes below a folder by name, each in the profile that is run for the page, with its sweep."""
+    found = {}
+    for path in sorted((root / "examples" / "recipes").glob("*.yaml")):
+        recipe = _load(path)
+        folder = root / "examples" / "results" / recipe.name
+        record = record_path(folder / recipe.profile, recipe)
+        study = read_study(record) if record.is_file() else None
+        found[recipe.name] = Reproduction(recipe, study, root, folder / "figures")
+    return found
+
+
+def _load(path: Path) -> Recipe:
+    """A recipe in the largest profile that a laptop runs."""
+    try:
+        return load_recipe(path, "cpu_long")
+    except ValueError:
+        return load_recipe(path, "cpu")
+
+
+def overview(recipes: Mapping[str, Reproduction]) -> str:
+    """One line for each recipe: what it shows, how many claims it registers, and how far it is."""
+    lines = []
+    for name, found in recipes.items():
+        words = [judgement.verdict for judgement in found.judgements] if found.done else []
+        told = "; ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
+        recipe, link = found.recipe, f"[{name}](examples/recipes/{name}.yaml)"
+        counts = len(recipe.expectations), len(recipe.changed)
+        lines.append((link, recipe.title, recipe.profile, *counts, found.state, told))
+    head = ("recipe", "what is asked", "profile", "claims", "changed or dropped", "state", "verdicts")
+    return markdown_table(head, lines)
+
+
+def withdrawn(folder: Path, recipes: Sequence[Recipe]) -> str:
+    """Claims of the first results, with what their rows say when they are read again by the rule of today.
+
+    These are all that were reworded or dropped, and those whose words are the same and whose measure is another one.
+    """
+    lines = []
+    for recipe in recipes:
+        again = read_again(folder / recipe.name)
+        for entry in recipe.changed:
+            claim, (_, tally) = entry["claim"], again.get(entry["claim"], ("", "no rows"))
+            lines.append((recipe.name, claim, tally, "not held", entry["date"], entry["why"]))
+        asked = {item.claim: item.text for item in recipe.expectations}
+        lines += [
+            (recipe.name, claim, tally, "measured otherwise now", "", f"Measured then: {text}.")
+            for claim, (text, tally) in again.items()
+            if claim in asked and text != asked[claim]
+        ]
+    return markdown_table(("recipe", "old claim", "its rows, read again", "counts as", "date", "why"), lines)
+
+
+def read_again(folder: Path) -> dict[str, tuple[str, str]]:
+    """What the rows of then say, by claim: what was measured, and in how many seeds the relation holds."""
+    found = {}
+    for record in find_records(folder):
+        values = json.loads(record.read_text())
+        recipe = Recipe.from_json({**values["recipe"], "expectations": []})
+        cells = [(cell.pop("digest"), read_cell(cell)) for cell in values["cells"]]
+        study = assemble(record.parent, recipe, cells)
+        for item in values["recipe"]["expectations"]:
+            found[item["claim"]] = _tally_of(study, item)
+    return found
+
+
+_OLD_KEYS = ("seeds", "min_seeds")
+"""Keys of an expectation of then: the share and the number of seeds that it asked for."""
+
+
+def _tally_of(study: Study, item: Mapping[str, Any]) -> tuple[str, str]:
+    """What a claim of then measured, and in how many seeds it held; why it is refused where it is."""
+    try:
+        expectation = Expectation.from_json({key: value for key, value in item.items() if key not in _OLD_KEYS})
+    except ValueError as error:
+        return "", f"refused now ({str(error).partition(', got')[0]})"
+    judgement = judge_expectation(study, expectation)
+    tally = judgement.tally
+    return expectation.text, judgement.reason if tally is None else f"{tally.holds} of {tally.planned}"
+
+
+def _markdown(table: PageTable) -> str:
+    """A table as Markdown without its title, its note below it. Columns without any text are left out."""
+    texts = table.texts()
+    kept = [i for i in range(len(table.columns)) if any(line[i] for line in texts)]
+    own = markdown_table([table.columns[i] for i in kept], [[line[i] for i in kept] for line in texts])
+    return f"{own}\n\n{table.note}" if texts else "None."
+
+
+if __name__ == "__main__":
+    write_reproduction()
