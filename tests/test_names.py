@@ -8,8 +8,8 @@ import pytest
 from hf_memory.names import LONGEST_NAME, check_names, file_name, table_text
 
 HOSTILE = [
-    "x/../../../p", "..", ".", "", "/etc/passwd", "a\\b", "c:d", ".hidden", "a" * 400, "é", "a\nb", "nul\0", "a b", "ends.",
-    "-rf", "$HOME", "~", "a/b", "a_b",
+    "x/../../../p", "..", ".", "", "/etc/passwd", "a\\b", "c:d", ".hidden", "a" * 400, "é", "a\nb", "nul\0", "a b",
+    "ends.", "-rf", "$HOME", "~", "a/b", "a_b",
 ]  # fmt: skip
 
 
