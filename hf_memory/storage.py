@@ -106,6 +106,22 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> Path:
     return path
 
 
+def check_writable(folder: str | os.PathLike[str]) -> None:
+    """Make a folder, and write and remove a file in it, before work is done whose results would find no place.
+
+    Raises:
+        OSError: The folder is read-only, the disk is full, or a part of the path is a file; it names the folder.
+    """
+    probe = Path(folder) / f".probe-{uuid.uuid4().hex}"
+    try:
+        write_bytes(probe, bytes(1 << 16))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(folder)) from error
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink(missing_ok=True)
+
+
 class ClaimLostError(RuntimeError):
     """Another process has taken over the work of this one, which was not heard of for too long."""
 

@@ -55,12 +55,15 @@ _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 def main() -> None:
     """Run the command; errors that a user can mend are one line without a traceback."""
-    from huggingface_hub.errors import StrictDataclassError
-
     try:
         app(prog_name=PROGRAM)
-    except (ValueError, OSError, StrictDataclassError) as error:
-        typer.secho(f"Error: {' '.join(str(error).split())}", fg="red", err=True)
+    except Exception as error:  # what no user can mend is raised again
+        from hf_memory.cli.errors import explain
+
+        text = explain(error)
+        if text is None:
+            raise
+        typer.secho(f"Error: {text}", fg="red", err=True)
         sys.exit(2)
 
 
@@ -106,6 +109,9 @@ def evaluate(
         bool, typer.Option("--mechanisms", help="Also change contexts and see what answers follow; look at attention.")
     ] = False,
     figure: Annotated[Path | None, typer.Option(help="PNG of outputs over time, for interval_counting.")] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run the code of a checkpoint whose mixer is not known here.")
+    ] = False,
 ) -> None:
     """Measure recall and extrapolation of a checkpoint on the validation and test splits of a task.
 
@@ -116,18 +122,24 @@ def evaluate(
     from hf_memory.data.builder import load_dataset
     from hf_memory.data.specification import specify
     from hf_memory.experiments.arguments import parse_fields
-    from hf_memory.experiments.evaluation import evaluate_lengths, write_evaluation
+    from hf_memory.experiments.evaluation import evaluate_lengths, load_for_task, write_evaluation
+    from hf_memory.experiments.provenance import run_of
     from hf_memory.hub.client import local_checkpoint
+    from hf_memory.storage import check_writable
 
     keywords = parse_fields(data or [], "data")
     specification = specify(task, config, **keywords)
     accelerator = Accelerator()
+    if results is not None and accelerator.is_main_process:
+        check_writable(results)
     with accelerator.main_process_first():
-        folder = local_checkpoint(checkpoint, revision)
+        folder = local_checkpoint(checkpoint, revision, code=trust_remote_code)
+        model = load_for_task(folder, specification.task, trust_remote_code=trust_remote_code)
+        run = run_of(model, str(folder), specification)
         rows = load_dataset(f"hf_memory/{task}", config, **keywords)
     splits = {name: rows[name] for name in rows if name != "train"}
     found = evaluate_lengths(
-        folder, specification, splits, batch_size=batch_size, accelerator=accelerator, generate=generate
+        model, specification, splits, run=run, batch_size=batch_size, accelerator=accelerator, generate=generate
     )
     if mechanisms:
         from hf_memory.experiments.mechanisms import add_mechanisms

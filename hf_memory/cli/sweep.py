@@ -34,6 +34,7 @@ def sweep(
 
     Example: `hf-memory sweep examples/recipes/r1_bit_parity.yaml --dry-run`
     """
+    from hf_memory.storage import check_writable
     from hf_memory.studies.recipes_yaml import load_recipe
     from hf_memory.studies.replication import replicate as run_replication
     from hf_memory.studies.sweep import run_sweep
@@ -43,6 +44,7 @@ def sweep(
         show_cells(loaded, workers)
         return
     folder = results or Path("results") / loaded.name / profile
+    check_writable(folder)
     study = run_sweep(
         loaded,
         folder,

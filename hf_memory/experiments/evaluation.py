@@ -17,7 +17,13 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object
 from tqdm.auto import tqdm
-from transformers import AutoConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForTokenClassification,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
 from hf_memory.data.collator import MemoryCollator
 from hf_memory.data.rows import RowSource
@@ -28,12 +34,12 @@ from hf_memory.experiments.metrics import Count, MetricValue, add_counts, count_
 from hf_memory.experiments.provenance import (
     Run,
     backend_name,
+    check_weights,
     config_digest,
     device_name,
     measure_state,
     parameter_counts,
-    read_run,
-    unknown_run,
+    run_of,
     versions,
 )
 from hf_memory.experiments.results import Row, write_cell
@@ -41,6 +47,8 @@ from hf_memory.mixers.auto import HEADS, model_class, model_keys
 from hf_memory.models.modeling import MemoryPreTrainedModel
 from hf_memory.storage import digest
 from hf_memory.tasks.base import IGNORE_INDEX, Task
+
+_AUTO = {"causal": AutoModelForCausalLM, "token_classification": AutoModelForTokenClassification}
 
 
 def evaluate_lengths(
@@ -76,14 +84,14 @@ def evaluate_lengths(
         ValueError: If the model lacks the task's head or has fewer ids or classes than the task, a split is unknown,
             or answers cannot be generated.
     """
-    checkpoint = None if isinstance(model, MemoryPreTrainedModel) else str(model)
-    loaded = model if isinstance(model, MemoryPreTrainedModel) else load_for_task(model, specification.task, revision)
+    checkpoint = None if isinstance(model, PreTrainedModel) else str(model)
+    loaded = model if isinstance(model, PreTrainedModel) else load_for_task(model, specification.task, revision)
     check_fits(loaded, specification.task)
     unknown = [name for name in splits if name not in specification.splits]
     if unknown:
         raise ValueError(f"splits: {unknown[0]!r} is unknown (known: {', '.join(map(repr, specification.splits))})")
     _check_lengths(loaded, specification, splits)
-    run = run or read_run(checkpoint) or unknown_run(loaded, checkpoint, specification)
+    run = run or run_of(loaded, checkpoint, specification)
     device = accelerator.device if accelerator is not None else next(loaded.parameters()).device
     was_training = loaded.training
     loaded.to(device).eval()
@@ -202,13 +210,29 @@ def _assemble(found: list[tuple[list[int], dict[str, np.ndarray]]], num_rows: in
     return whole
 
 
-def load_for_task(checkpoint: str | os.PathLike[str], task: Task, revision: str | None = None) -> MemoryPreTrainedModel:
+def load_for_task(
+    checkpoint: str | os.PathLike[str], task: Task, revision: str | None = None, trust_remote_code: bool = False
+) -> MemoryPreTrainedModel:
     """Load a checkpoint with the head that a task needs, on the CPU.
 
+    Code that lies beside the weights is run for a mixer that this package does not have, and only where that is
+    allowed; nobody is asked.
+
     Raises:
-        ValueError: If it is a checkpoint of another library, or its head is not the one of the task.
+        ValueError: If it is a checkpoint of another library, its head is not the one of the task, its weights are
+            damaged, or it needs code of its own that is not allowed.
     """
-    config = AutoConfig.from_pretrained(checkpoint, revision=revision or "main")
+    where: dict[str, Any] = {"revision": revision or "main"}
+    values, _ = PreTrainedConfig.get_config_dict(checkpoint, **where)
+    kind = str(values.get("model_type"))
+    if "auto_map" in values and kind.removeprefix("memory_") not in model_keys():
+        if not trust_remote_code:
+            raise ValueError(
+                f"checkpoint: {str(checkpoint)!r} has model_type {kind!r} and code of its own, which is not run; "
+                "give --trust-remote-code (trust_remote_code=True) where you trust its origin"
+            )
+        return _AUTO[task.head].from_pretrained(checkpoint, trust_remote_code=True, **where)
+    config = AutoConfig.from_pretrained(checkpoint, trust_remote_code=False, **where)
     key = config.model_type.removeprefix("memory_")
     if not config.model_type.startswith("memory_") or key not in model_keys():
         known = ", ".join(f"memory_{key}" for key in model_keys())
@@ -216,7 +240,8 @@ def load_for_task(checkpoint: str | os.PathLike[str], task: Task, revision: str 
     saved = config.architectures or []
     if saved and not saved[0].endswith(HEADS[task.head]):
         raise ValueError(f"checkpoint: {task.key} needs a model {HEADS[task.head]}, {str(checkpoint)!r} is {saved[0]}")
-    return model_class(key, task.head).from_pretrained(checkpoint, revision=revision or "main")
+    check_weights(checkpoint)
+    return model_class(key, task.head).from_pretrained(checkpoint, **where)
 
 
 def _check_lengths(model: MemoryPreTrainedModel, specification: Specification, splits: Mapping[str, Any]) -> None:

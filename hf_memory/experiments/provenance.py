@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 
 from hf_memory.data.specification import Specification, changed_knobs
 from hf_memory.models.configuration import unchanged_later_fields
@@ -87,18 +88,41 @@ def weights_digest(folder: str | os.PathLike[str]) -> str:
     return digests[0] if len(digests) == 1 else digest({"shards": digests}) if digests else ""
 
 
+def check_weights(folder: str | os.PathLike[str]) -> None:
+    """Raise a ``ValueError`` that names the first weights file of a checkpoint that is damaged or cut short."""
+    for file in sorted(Path(folder).glob("*.safetensors")):
+        try:
+            with safe_open(file, "pt") as opened:
+                opened.keys()
+        except SafetensorError as error:
+            raise ValueError(f"{file} is damaged ({error}); copy it again, or train again") from error
+
+
 def save_run(folder: str | os.PathLike[str], run: Run) -> Path:
     """Write the facts of a training run beside its weights."""
     return write_text(Path(folder) / RUN_FILE, json.dumps(encode(dataclasses.asdict(run)), indent=2) + "\n")
 
 
 def read_run(checkpoint: str | None) -> Run | None:
-    """The facts beside a local checkpoint's weights; None where there are none, or they are of other weights."""
+    """The facts beside a local checkpoint's weights; None where there are none, or they are of other weights.
+
+    Raises:
+        ValueError: The file is damaged; it is named.
+    """
     if checkpoint is None or not (Path(checkpoint) / RUN_FILE).is_file():
         return None
-    values = decode(json.loads((Path(checkpoint) / RUN_FILE).read_text()))
-    run = Run(**{**values, "learning_rate_grid": tuple(values["learning_rate_grid"])})
+    path = Path(checkpoint) / RUN_FILE
+    try:
+        values = decode(json.loads(path.read_text(encoding="utf-8")))
+        run = Run(**{**values, "learning_rate_grid": tuple(values["learning_rate_grid"])})
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path} is damaged ({error}); remove it, and rows will not tell of the training") from error
     return run if run.weights_sha256 == weights_digest(checkpoint) else None
+
+
+def run_of(model: MemoryPreTrainedModel, checkpoint: str | None, specification: Specification) -> Run:
+    """The training run behind a model: as the file beside its checkpoint says, else unknown but for the weights."""
+    return read_run(checkpoint) or unknown_run(model, checkpoint, specification)
 
 
 def unknown_run(model: MemoryPreTrainedModel, checkpoint: str | None, specification: Specification) -> Run:

@@ -9,14 +9,15 @@ Nothing appends to a file; readers concatenate. Values that JSON lacks (NaN, inf
 import dataclasses
 import json
 import logging
+import math
 import os
-import types
-import typing
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hf_memory.experiments.metrics import MetricValue
+from hf_memory.schema import Fields, Kind, ListOf, MapOf, Maybe, Number, Pair, Plain, Text
 from hf_memory.storage import decode, digest, encode, write_text
 
 logger = logging.getLogger(__name__)
@@ -26,6 +27,9 @@ FORMAT = 1
 
 SWEEP_ENDING = ".sweep.json"
 """Ending of the record of a sweep, which lies beside its cells."""
+
+_SHARES = ("accuracy", "recall", "counterfactual", "induction")
+"""Words of the metrics that are shares of one."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,31 +126,113 @@ class Row:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Row":
         """Rebuild a row. Raises a ``ValueError`` that names a field which is missing, unknown or of another type."""
-        hints = typing.get_type_hints(cls)
+        names = [field.name for field in dataclasses.fields(cls)]
         given = {"code": "", **values}
-        missing, unknown = sorted(hints.keys() - given.keys()), sorted(given.keys() - hints.keys())
+        missing, unknown = sorted(set(names) - given.keys()), sorted(given.keys() - set(names))
         if missing or unknown:
             raise ValueError(f"row: fields missing: {missing}, fields unknown: {unknown}")
         decoded = decode(given)
-        return cls(**{name: _restore(name, decoded[name], hint) for name, hint in hints.items()})
+        Fields(_KINDS).check(decoded, "row")
+        for name in ("train_length", "learning_rate_grid"):
+            decoded[name] = tuple(decoded[name])
+        for name in ("learning_rate", "train_seconds", "eval_seconds"):
+            decoded[name] = None if decoded[name] is None else float(decoded[name])
+        row = cls(**decoded | {"metrics": {name: MetricValue(**own) for name, own in decoded["metrics"].items()}})
+        _check_agreement(row)
+        return row
 
 
-def _restore(name: str, value: Any, hint: Any) -> Any:
-    """Bring a decoded JSON value to the type of its field."""
-    if name == "metrics":
-        return {metric: MetricValue(**fields) for metric, fields in value.items()}
-    kinds = [typing.get_origin(kind) or kind for kind in (typing.get_args(hint) if _is_union(hint) else [hint])]
-    if tuple in kinds and isinstance(value, list):
-        return tuple(value)
-    if float in kinds and type(value) is int:
-        return float(value)
-    if not isinstance(value, tuple(kinds)) or (isinstance(value, bool) and bool not in kinds):
-        raise ValueError(f"row: {name} must be of type {hint if _is_union(hint) else hint.__name__}, got {value!r}")
-    return value
+_COUNT = Number(0, 1 << 62, whole=True)
+_RATE = Number(0, above=True)
+_LEVEL = Number(finite=False)
+_METRIC = Fields(
+    {
+        "value": _LEVEL,
+        "numerator": _LEVEL,
+        "denominator": Number(0),
+        "chance": Maybe(Number()),
+        "baselines": MapOf(Number()),
+    },
+    needed=("value", "numerator", "denominator"),
+)
+_WORD, _DIGEST = Text(pattern=r"(?s).+", form="a text that is not empty"), "[0-9a-f]{16}"
+_KINDS: dict[str, Kind] = {
+    "cell": Text(pattern=_DIGEST, form="a digest of 16 hexadecimal digits"),
+    **dict.fromkeys(("arm", "mixer", "config_digest", "task", "data_version", "split", "headline"), _WORD),
+    "task_knobs": MapOf(Plain()),
+    "length": Number(1, 1 << 40, whole=True),
+    "train_length": Pair(*[Number(1, 1 << 40, whole=True)] * 2),
+    **dict.fromkeys(("seed", "data_seed", "steps", "tokens"), Maybe(_COUNT)),
+    "learning_rate": Maybe(_RATE),
+    "learning_rate_grid": ListOf(_RATE),
+    **dict.fromkeys(("schedule", "stop_rule"), Maybe(_WORD)),
+    "optim_groups": Maybe(Text(("documented", "uniform"))),
+    **dict.fromkeys(("parameters", "parameters_non_embedding", "parameters_per_block"), _COUNT),
+    **dict.fromkeys(("state_numbers", "state_bytes"), _COUNT),
+    "metrics": MapOf(_METRIC, least=1),
+    "train_seconds": Maybe(Number(0, finite=False)),
+    "eval_seconds": Number(0, finite=False),
+    **dict.fromkeys(("device", "backend"), _WORD),
+    "versions": MapOf(_WORD),
+    "weights_sha256": Text(pattern=f"|{_DIGEST}|[0-9a-f]{{64}}", form="a digest, or empty"),
+    "code": Text(pattern=f"|{_DIGEST}", form="a digest of 16 hexadecimal digits, or empty"),
+}
 
 
-def _is_union(hint: Any) -> bool:
-    return isinstance(hint, types.UnionType)
+def _check_agreement(row: Row) -> None:
+    """Raise a ``ValueError`` where fields of a row contradict each other."""
+    low, high = row.train_length
+    if low > high:
+        raise ValueError(f"row: train_length must be shortest and longest, got {low} and {high}")
+    if not row.parameters_per_block <= row.parameters_non_embedding <= row.parameters:
+        raise ValueError("row: parameters must be at least those without embeddings, and these those of a block")
+    if row.learning_rate is not None and row.learning_rate_grid and row.learning_rate not in row.learning_rate_grid:
+        raise ValueError(f"row: learning_rate {row.learning_rate:g} is not in its learning_rate_grid")
+    named = re.fullmatch(r"test_(\d+)(_.*)?", row.split)
+    if named and int(named[1]) != row.length:
+        raise ValueError(f"row: length must be {named[1]} for the split {row.split!r}, got {row.length}")
+    if row.headline not in row.metrics:
+        raise ValueError(f"row: headline {row.headline!r} is none of its metrics ({', '.join(row.metrics)})")
+    has_diverged = all(math.isnan(metric.value) for metric in row.metrics.values())
+    for name, metric in row.metrics.items():
+        if not (has_diverged and math.isnan(metric.value)):
+            _check_metric(name, metric)
+    _check_macro(row.metrics)
+
+
+def _check_macro(metrics: Mapping[str, MetricValue]) -> None:
+    """Raise a ``ValueError`` unless macro recalls count the positions of the accuracy, or some of them."""
+    whole = metrics.get("token_accuracy")
+    if whole is None:
+        return
+    for name, metric in metrics.items():
+        counts = (metric.numerator, metric.denominator), (whole.numerator, whole.denominator)
+        is_some = metric.numerator <= whole.numerator and metric.denominator <= whole.denominator
+        if (name == "macro_recall" and counts[0] != counts[1]) or (name.startswith("macro_recall_") and not is_some):
+            raise ValueError(f"row: {name} counts {counts[0]}, and token_accuracy {counts[1]}")
+
+
+def _check_metric(name: str, metric: MetricValue) -> None:
+    """Raise a ``ValueError`` unless a value is its numerator over its denominator, and a share of one where it is one.
+
+    A macro recall is a mean of ratios, of which a row holds the sums alone.
+    """
+    is_share = any(word in name for word in _SHARES)
+    if is_share and not (math.isnan(metric.value) or 0 <= metric.numerator <= metric.denominator):
+        raise ValueError(f"row: {name} must have a numerator from 0 to its denominator, got {metric.numerator:g}")
+    if is_share and not (math.isnan(metric.value) or 0 <= metric.value <= 1):
+        raise ValueError(f"row: {name} must be from 0 to 1, got {metric.value:g}")
+    for level, found in {"chance": metric.chance, **metric.baselines}.items():
+        if is_share and found is not None and not 0 <= found <= 1:
+            raise ValueError(f"row: {level} of {name} must be from 0 to 1, got {found:g}")
+    if "macro_" in name and metric.denominator:
+        ends = (metric.numerator == 0, metric.numerator == metric.denominator)
+        if math.isnan(metric.value) or ends != (metric.value == 0, metric.value == 1):
+            raise ValueError(f"row: {name} is {metric.value:g}, with {metric.numerator:g} of {metric.denominator:g}")
+        return
+    ratio = metric.numerator / metric.denominator if metric.denominator else math.nan
+    if not (math.isnan(ratio) and math.isnan(metric.value)) and not math.isclose(metric.value, ratio, rel_tol=1e-9):
+        raise ValueError(f"row: {name} must be {ratio:g}, numerator over denominator, got {metric.value:g}")
 
 
 def cell_path(folder: str | os.PathLike[str], cell: str) -> Path:
@@ -173,7 +259,9 @@ def write_cell(folder: str | os.PathLike[str], definition: Mapping[str, Any], ro
 
 def read_definition(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The definition in the header of a cell's file."""
-    return decode(_header(Path(path), Path(path).read_text(errors="replace").split("\n"))["definition"])
+    return decode(
+        _header(Path(path), Path(path).read_text(encoding="utf-8", errors="replace").split("\n"))["definition"]
+    )
 
 
 def read_rows(path: str | os.PathLike[str]) -> list[Row]:
@@ -198,7 +286,7 @@ def recover_rows(path: str | os.PathLike[str]) -> tuple[list[Row], list[str]]:
         ValueError: If there is no results file at all.
     """
     path = Path(path)
-    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path] if path.is_file() else []
+    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path] if path.exists() else []
     if not files:
         below = sorted({str(file.parent) for file in path.rglob("*.jsonl")})
         hint = f"; these folders below it do: {', '.join(below)}" if below else ""
@@ -218,18 +306,25 @@ def _header(file: Path, lines: list[str]) -> dict[str, Any]:
         raise ValueError(f"{file} is empty")
     try:
         header = json.loads(lines[0])
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{file}: line 1 is not JSON ({error.msg})") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{file}: line 1 is not JSON ({getattr(error, 'msg', error)})") from error
     if not isinstance(header, dict) or not {"format", "cell", "rows", "definition"} <= header.keys():
         raise ValueError(f"{file}: line 1 is not a header with format, cell, rows and definition")
-    if header["format"] != FORMAT:
-        raise ValueError(f"{file}: format must be {FORMAT}, got {header['format']!r}")
+    if header["format"] != FORMAT or not isinstance(header["definition"], dict):
+        raise ValueError(f"{file}: format must be {FORMAT} with a definition of keys, got {header['format']!r}")
     return header
 
 
 def _read_file(file: Path, problems: list[str]) -> list[Row]:
     """Rows of one file; what is wrong with it is added to ``problems``."""
-    lines = file.read_text(errors="replace").rstrip("\n").split("\n")
+    if not file.is_file():  # a pipe would be waited for without end
+        problems.append(f"{file} is {'a link to nothing' if file.is_symlink() else 'no regular file'}")
+        return []
+    try:
+        lines = file.read_text(encoding="utf-8", errors="replace").rstrip("\n").split("\n")
+    except OSError as error:
+        problems.append(f"{file} cannot be read ({error.strerror})")
+        return []
     try:
         header = _header(file, lines)
     except ValueError as error:
@@ -238,11 +333,37 @@ def _read_file(file: Path, problems: list[str]) -> list[Row]:
     rows: list[Row] = []
     for number, line in enumerate(lines[1:], start=2):
         try:
-            rows.append(Row.from_json(json.loads(line)))
-        except (ValueError, TypeError, AttributeError) as error:
+            row = Row.from_json(json.loads(line))
+            _check_belongs(row, rows, header)
+            rows.append(row)
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             problems.append(f"{file}: line {number} is no row ({error})")
-    if header is not None and len(lines) - 1 != header["rows"]:
-        problems.append(f"{file}: {len(lines) - 1} rows, but its header says {header['rows']}")
-    if header is not None and header["cell"] != file.stem:
-        problems.append(f"{file}: holds cell {header['cell']}, which is not its name")
+    if header is not None:
+        problems += _header_faults(file, header, len(lines) - 1)
     return rows
+
+
+def _check_belongs(row: Row, before: Sequence[Row], header: Mapping[str, Any] | None) -> None:
+    """Raise a ``ValueError`` for a row of another run than the one in the header, and for a split that is there."""
+    if row.split in {other.split for other in before}:
+        raise ValueError(f"row: split {row.split!r} is there already")
+    if header is None:
+        return
+    if row.cell != header["cell"]:
+        raise ValueError(f"row: cell {row.cell} is not that of its file")
+    for name in ("arm", "mixer", "task", "seed"):
+        known = header["definition"].get(name)
+        if known is not None and known != getattr(row, name):
+            raise ValueError(f"row: {name} must be {known!r} as in the header, got {getattr(row, name)!r}")
+
+
+def _header_faults(file: Path, header: Mapping[str, Any], num_rows: int) -> list[str]:
+    """What is wrong with a header that can be read."""
+    faults = []
+    if num_rows != header["rows"]:
+        faults.append(f"{file}: {num_rows} rows, but its header says {header['rows']}")
+    if header["cell"] != file.stem:
+        faults.append(f"{file}: holds cell {header['cell']}, which is not its name")
+    elif digest(header["definition"]) != header["cell"]:
+        faults.append(f"{file}: its definition is that of the cell {digest(header['definition'])}")
+    return faults

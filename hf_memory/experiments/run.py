@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import os
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import Any, ClassVar
 
 import torch
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments, set_seed
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK, get_available_reporting_integrations
 
 from hf_memory.data.builder import load_dataset
 from hf_memory.data.collator import MemoryCollator
 from hf_memory.data.specification import Specification, data_version, length_bounds
 from hf_memory.data.tensors import TensorRows
 from hf_memory.data.tokenizers import task_tokenizer
+from hf_memory.experiments.checkpoints import SAVING, resume_point
 from hf_memory.experiments.code import code_digest
 from hf_memory.experiments.evaluation import evaluate_lengths
 from hf_memory.experiments.provenance import Run, config_digest, save_run, weights_digest
@@ -24,7 +27,7 @@ from hf_memory.experiments.training import MemoryTrainer, metrics_for_task, mode
 from hf_memory.mixers.auto import mixer_config, model_keys
 from hf_memory.models.modeling import MemoryPreTrainedModel
 from hf_memory.names import check_names
-from hf_memory.storage import digest
+from hf_memory.storage import check_writable, digest
 
 logger = logging.getLogger(__name__)
 
@@ -174,10 +177,16 @@ class Experiment:
                 f"{arguments.n_gpu} GPUs are visible to one process; start one process per GPU with "
                 "`accelerate launch`, or set CUDA_VISIBLE_DEVICES"
             )
+        check_installed(arguments)
         definition = self.definition(arguments)
         cell = digest(definition)
         if not overwrite and cell_path(results, cell).exists() and weights_digest(output_dir):
             return self._finished(cell_path(results, cell))
+        arguments.resume_from_checkpoint = resume_point(arguments.resume_from_checkpoint, output_dir)
+        if arguments.process_index == 0:
+            for folder in (results, output_dir):
+                check_writable(folder)
+            shutil.rmtree(Path(output_dir) / SAVING, ignore_errors=True)
         with arguments.main_process_first(local=False, desc="dataset"):
             rows = load_dataset(f"hf_memory/{definition['task']}", definition["preset"], **definition["data"])
         trainer, seconds = self._train(arguments, rows, callbacks)
@@ -269,6 +278,25 @@ def fields_for_length(mixer: str, fields: Mapping[str, Any], specification: Spec
     if "max_position_embeddings" in fields or not mixer_config(mixer, **fields).limited_length:
         return dict(fields)
     return {**fields, "max_position_embeddings": specification.longest_row}
+
+
+def check_installed(arguments: TrainingArguments) -> None:
+    """Check what Trainer asks for late: packages to which it reports, and a device for its mixed precision.
+
+    Raises:
+        ValueError: A package of ``report_to`` is not installed, or ``fp16`` is asked for on a CPU.
+    """
+    reported = [arguments.report_to] if isinstance(arguments.report_to, str) else arguments.report_to or []
+    names = [name for name in reported if name not in ("none", "all")]
+    check_names(names, INTEGRATION_TO_CALLBACK, "report_to")
+    missing = sorted(set(names) - set(get_available_reporting_integrations()))
+    if missing:
+        raise ValueError(
+            f"report_to: the package {missing[0]} is missing; `pip install {missing[0]}` installs it, or give "
+            "--report_to none"
+        )
+    if arguments.fp16 and arguments.device.type == "cpu":
+        raise ValueError("fp16 needs a GPU, and this run is on a CPU; leave it out, or give --bf16 True")
 
 
 def _further(arguments: TrainingArguments) -> dict[str, Any]:

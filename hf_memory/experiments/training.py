@@ -12,6 +12,7 @@ from transformers import EvalPrediction, PreTrainedModel, Trainer, TrainingArgum
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import HubStrategy
 
+from hf_memory.experiments.checkpoints import WholeCheckpoints
 from hf_memory.experiments.metrics import evaluate_predictions
 from hf_memory.mixers.auto import mixer_config, mixer_model
 from hf_memory.models.modeling import MemoryPreTrainedModel
@@ -21,7 +22,7 @@ from hf_memory.tasks.base import Task
 ARGUMENTS_NAME = "training_args.json"
 
 
-class MemoryTrainer(Trainer):
+class MemoryTrainer(WholeCheckpoints, Trainer):
     """Trainer with the model's own optimiser groups, metrics from counts, and arguments saved as JSON.
 
     A plain ``Trainer`` trains and evaluates the models too, but it decays the parameters of the recurrence, reports the

@@ -102,20 +102,37 @@ def read_card(api: HfApi, repo_id: str, repo_type: str, revision: str | None) ->
 
 
 def local_checkpoint(
-    checkpoint: str | os.PathLike[str], revision: str | None = None, token: bool | str | None = None
+    checkpoint: str | os.PathLike[str],
+    revision: str | None = None,
+    token: bool | str | None = None,
+    code: bool = False,
 ) -> Path:
     """The folder of a checkpoint: itself where it is a folder, else a download of the repository of that name.
+
+    With ``code`` its Python files come along.
 
     Raises:
         HubError: There is neither such a folder nor such a repository or revision.
     """
     if Path(checkpoint).is_dir():
         return Path(checkpoint)
+    if is_path(checkpoint):
+        raise HubError(f"checkpoint: there is no folder {str(checkpoint)!r}")
     check_repo_id(str(checkpoint))
-    wanted = ["*.json", "*.safetensors", CARD]
+    wanted = ["*.json", "*.safetensors", CARD, *(["*.py"] if code else [])]
     with explained(str(checkpoint), revision):
         folder = HfApi(token=token).snapshot_download(str(checkpoint), revision=revision, allow_patterns=wanted)
     return Path(folder)
+
+
+def is_path(name: str | os.PathLike[str]) -> bool:
+    """Whether a name is meant as a path, and not as ``<namespace>/<name>`` on the Hub.
+
+    It is where it exists, where it does not have exactly one slash or begins with one, a dot or a tilde, and where its
+    parent is a folder here.
+    """
+    path, text = Path(name), os.fspath(name)
+    return path.exists() or text.count("/") != 1 or text.startswith(("/", ".", "~")) or path.parent.is_dir()
 
 
 def check_repo_id(repo_id: str) -> None:
@@ -136,7 +153,10 @@ def explained(repo_id: str, revision: str | None = None) -> Iterator[None]:
     except (HTTPError, RuntimeError, OSError, ValueError) as error:
         cause = _of_the_hub(error)
         if cause is None and isinstance(error, LocalEntryNotFoundError | OfflineModeIsEnabled):
-            raise HubError(f"{repo_id}: it is not in the local cache, and HF_HUB_OFFLINE keeps the Hub away") from error
+            raise HubError(
+                f"{repo_id}: there is no such folder here, it is not in the local cache, and HF_HUB_OFFLINE keeps the "
+                "Hub away"
+            ) from error
         if cause is None:
             raise
         raise HubError(_advice(cause, repo_id, revision)) from error

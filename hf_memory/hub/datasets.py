@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from hf_memory.data.benchmark import BENCHMARK, benchmark_yaml
 from hf_memory.data.parquet import Configurations, config_names, export
 from hf_memory.data.specification import Specification, specify
 from hf_memory.experiments.results import Row, read_definition, read_rows, recover_rows
-from hf_memory.hub.client import CARD, MAIN, HubError, check_repo_id, explained, make_repo, read_card, upload
+from hf_memory.hub.client import CARD, MAIN, HubError, check_repo_id, explained, is_path, make_repo, read_card, upload
 from hf_memory.hub.merging import merge_card
 from hf_memory.hub.results import rows_from_table, rows_table
 from hf_memory.hub.sections import FIGURES, results_section
@@ -25,8 +24,6 @@ from hf_memory.storage import encode, write_text
 from hf_memory.tasks import task_class
 
 ROWS, CELLS = "rows.parquet", "cells.parquet"
-
-_REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
 def push_dataset(
@@ -137,7 +134,7 @@ def recover_results(results: str, revision: str | None = None) -> tuple[list[Row
     Raises:
         ValueError: There is neither such a folder or file nor such a repository.
     """
-    if Path(results).exists() or not _REPOSITORY.fullmatch(results):
+    if is_path(results):
         return recover_rows(results)
     try:
         return load_results(results, revision), []

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from transformers import PreTrainedModel
 
+from hf_memory.experiments.provenance import check_weights
 from hf_memory.mixers.auto import HEADS, model_class, model_keys
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
@@ -25,6 +26,7 @@ def load_checkpoint(folder: str | os.PathLike[str], *, allow_pickle: bool = Fals
         what = f"its weights are a pickle ({', '.join(pickles)}), which can run code when it is read" if pickles else ""
         advice = "; allow it where you trust its origin, and safetensors are pushed" if pickles else ""
         raise ValueError(f"checkpoint: {folder} has no safetensors; {what or 'it holds no weights'}{advice}")
+    check_weights(folder)
     model, info = cls.from_pretrained(folder, use_safetensors=is_safe, output_loading_info=True)
     for kind in ("missing_keys", "unexpected_keys"):
         if info[kind]:

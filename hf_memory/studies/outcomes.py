@@ -15,6 +15,7 @@ from typing import Any
 
 from hf_memory.data.specification import length_bounds
 from hf_memory.experiments.results import SWEEP_ENDING, Row, cell_path, recover_rows
+from hf_memory.names import file_name
 from hf_memory.storage import encode, write_text
 from hf_memory.studies.cells import Cell, read_failure
 from hf_memory.studies.expectations import matches
@@ -246,7 +247,7 @@ def _standard_error(results: Sequence[Result], metric: str) -> float:
 
 def record_path(results: Path, recipe: Recipe) -> Path:
     """The file of a sweep's record."""
-    return results / f"{recipe.name}.{recipe.profile}{SWEEP_ENDING}"
+    return results / (file_name(f"{recipe.name}.{recipe.profile}") + SWEEP_ENDING)
 
 
 def write_record(

@@ -1,13 +1,11 @@
 """Recipes: a published figure as one file, with its claim, its settings and the outcome that it predicts.
 
-Every key of a file is checked against :class:`Recipe`, where it is documented;
+Every key of a file is documented at :class:`Recipe`; :mod:`hf_memory.studies.recipe_schema` says what it accepts, and
 :mod:`hf_memory.studies.recipes_yaml` reads it.
 """
 
 import dataclasses
 import itertools
-import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,14 +14,9 @@ from hf_memory.experiments.mechanisms import TASKS_WITH_PAIRS
 from hf_memory.mixers.auto import model_keys
 from hf_memory.names import check_names
 from hf_memory.studies.expectations import Expectation
+from hf_memory.studies.recipe_schema import AXES, TRAINING_KEYS, check_values
 from hf_memory.studies.verdicts import LOOKS
 from hf_memory.tasks import task_class
-
-PROFILES = ("smoke", "cpu", "cpu_long", "full")
-"""Names of profiles: seconds; half an hour on two cores; up to four hours on them; the setting of the paper."""
-
-SIZINGS = ("hidden", "params_per_layer", "params", "state")
-"""What all arms have alike: the width, or a number of parameters (of a block, of all blocks), or of state numbers."""
 
 TRAINING: dict[str, Any] = {
     "steps": 1000,
@@ -48,14 +41,9 @@ SEEDS: dict[str, Any] = {"search": [0], "final": [], "fixed": [], "looks": [], "
 """See ``seeds`` of :class:`Recipe`."""
 FIRST_FRESH = 100
 """The first seed of looks: those below were used while recipes were designed."""
-_FURTHER = {"evaluate": ("mechanisms",)}
-"""Keys without a default, so that the runs of a recipe that lacks them stay the runs they were."""
 EXTEND: dict[str, Any] = {"up": 4.64e-2, "down": 2.15e-5, "tolerance": 0.005}
 
-_ARM = ("mixer", "model", "training", "size_field", "width", "learning_rate")
-_AXES = ("config", "length", "width", "size", "depth")
 _CHANGE = ("claim", "date", "why")
-_CONTROL = ("arms", "at", "split", "metric", "at_least")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,7 +62,8 @@ class Recipe:
         data: Keywords of the dataset and knobs of the law.
         model: Fields of every arm's config.
         training: See :data:`TRAINING`.
-        sizing: ``by`` one of :data:`SIZINGS`, to ``value``; ``mlp_ratio`` is the MLP's width over the model's.
+        sizing: ``by`` one of :data:`hf_memory.studies.recipe_schema.SIZINGS`, to ``value``; ``mlp_ratio`` is the
+            MLP's width over the model's.
         arms: By name: ``mixer`` (by default the name), further ``model`` fields and ``training`` keys,
             ``size_field``, the config field by which the arm is sized (by default ``hidden_size``), ``width``, in place
             of the value of ``sizing``, and ``learning_rate``, a rate for which nothing is searched.
@@ -128,10 +117,7 @@ class Recipe:
     changed: tuple[Mapping[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9_-]+", self.name):
-            raise ValueError(f"name must be a word of letters, digits, - and _, got {self.name!r}")
         for name, defaults in (("training", TRAINING), ("sizing", SIZING), ("evaluate", EVALUATE), ("seeds", SEEDS)):
-            check_names(getattr(self, name), (*defaults, *_FURTHER.get(name, ())), f"key of {name}")
             object.__setattr__(self, name, {**defaults, **getattr(self, name)})
         if self.evaluate.get("mechanisms") and self.task not in TASKS_WITH_PAIRS:
             raise ValueError(f"evaluate: mechanisms need one of {', '.join(TASKS_WITH_PAIRS)}, got {self.task}")
@@ -195,12 +181,11 @@ class Recipe:
         Raises:
             ValueError: For keys and names that are unknown or missing, and for empty or impossible values.
         """
-        names = [field.name for field in dataclasses.fields(cls)]
-        check_names(values, names, "key of a recipe")
+        check_values(values)
         missing = [name for name in ("name", "task", "arms", "learning_rates") if name not in values]
         if missing:
             raise ValueError(f"recipe: the key {missing[0]!r} is missing")
-        values = {**values, "learning_rates": tuple(float(rate) for rate in _list(values, "learning_rates"))}
+        values = {**values, "learning_rates": tuple(map(float, values["learning_rates"]))}
         items = [one for item in values.get("expectations") or () for one in _each(item)]
         values["expectations"] = tuple(Expectation.from_json(item) for item in items)
         values["changed"] = tuple(values.get("changed") or ())
@@ -212,7 +197,7 @@ def _each(item: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     if "for_each" not in item:
         return [item]
     rest = {key: value for key, value in item.items() if key != "for_each"}
-    return [_filled(rest, str(arm)) for arm in _list(item, "for_each")]
+    return [_filled(rest, arm) for arm in item["for_each"]]
 
 
 def _filled(value: Any, arm: str) -> Any:
@@ -224,39 +209,25 @@ def _filled(value: Any, arm: str) -> Any:
     return value.replace("{arm}", arm) if isinstance(value, str) else value
 
 
-def _list(values: Mapping[str, Any], name: str) -> list[Any]:
-    """A list that is not empty."""
-    found = values[name]
-    if not isinstance(found, (list, tuple)) or not found:
-        raise ValueError(f"{name} must be a list of at least one value, got {found!r}")
-    return list(found)
-
-
 def _check_arms(recipe: Recipe) -> None:
-    if not isinstance(recipe.arms, Mapping) or not recipe.arms:
-        raise ValueError(f"arms must name at least one arm, got {recipe.arms!r}")
     arms = {}
     for name, arm in recipe.arms.items():
         arm = {"mixer": name, **(arm or {})}
-        check_names(arm, _ARM, f"key of arm {name!r}")
         check_names([arm["mixer"]], model_keys(), f"mixer of arm {name!r}")
-        check_names(arm.get("training") or {}, TRAINING, f"key of training of arm {name!r}")
         arms[name] = arm
     object.__setattr__(recipe, "arms", arms)
 
 
 def _check_grid(recipe: Recipe) -> None:
     by = recipe.sizing["by"]
-    check_names([by], SIZINGS, "sizing")
-    for axis in recipe.grid:
-        _list(recipe.grid, axis)
-        if "." not in axis:
-            check_names([axis], _AXES, "axis of grid")
-            continue
-        group, _, key = axis.partition(".")
-        check_names([group], ("data", "model", "training"), "group of an axis of grid")
-        if group == "training":
-            check_names([key], TRAINING, "training axis of grid")
+    for axis, values in recipe.grid.items():
+        group, _, key = axis.rpartition(".")
+        check_names([group], ("", "data", "model", "training"), "group of an axis of grid")
+        known = {"": AXES, "training": TRAINING_KEYS}.get(group)
+        if known is not None:
+            check_names([key], known, f"{group} axis of grid".strip())
+            for value in values:
+                known[key].check(value, f"grid.{axis}")
         if group == "data":
             check_names([key], (*KEYWORDS, *task_class(recipe.task).knob_names()), "data axis of grid")
     wrong = "size" if by == "hidden" else "width"
@@ -271,24 +242,21 @@ def _check_grid(recipe: Recipe) -> None:
 
 def _check_rates(recipe: Recipe) -> None:
     rates = recipe.learning_rates
-    if list(rates) != sorted(set(rates)) or not all(math.isfinite(rate) and rate > 0 for rate in rates):
-        raise ValueError(f"learning_rates must be distinct positive numbers in rising order, got {list(rates)}")
+    if list(rates) != sorted(set(rates)):
+        raise ValueError(f"learning_rates must be distinct numbers in rising order, got {list(rates)}")
     if recipe.fixed_learning_rate not in (None, *rates):
         raise ValueError(f"fixed_learning_rate must be one of {list(rates)}, got {recipe.fixed_learning_rate}")
     if recipe.seeds["fixed"] and recipe.fixed_learning_rate is None:
         raise ValueError("seeds: fixed needs fixed_learning_rate")
-    _list(recipe.seeds, "search")
     _check_looks(recipe)
     if set(recipe.seeds["search"]) & set(recipe.seeds["final"]):
         raise ValueError("seeds: final seeds must be fresh ones, which the search did not see")
     if recipe.extend is not None:
-        check_names(recipe.extend, EXTEND, "key of extend")
         object.__setattr__(recipe, "extend", {**EXTEND, **recipe.extend})
 
 
 def _check_looks(recipe: Recipe) -> None:
     looks, seeds = list(recipe.seeds["looks"]), recipe.seeds
-    check_names([seeds["rows"]], ("shared", "own"), "rows of seeds")
     if looks and looks != list(LOOKS)[: len(looks)] and not (len(looks) == 1 and 0 < looks[0] < min(LOOKS)):
         raise ValueError(f"seeds: looks must be the first ones of {list(LOOKS)}, or one smaller number, got {looks}")
     if looks and (seeds["final"] or seeds["fixed"]):
@@ -312,9 +280,6 @@ def _check_changed(recipe: Recipe) -> None:
 def _check_control(recipe: Recipe) -> None:
     if recipe.control is None:
         return
-    check_names(recipe.control, _CONTROL, "key of control")
     check_names(recipe.control.get("at") or {}, recipe.grid, "axis of at in control")
-    if "at_least" not in recipe.control:
-        raise ValueError("control: the key 'at_least' is missing")
-    if not set(_list(recipe.control, "arms")) & set(recipe.arms):
+    if not set(recipe.control["arms"]) & set(recipe.arms):
         raise ValueError(f"control: none of its arms is one of this profile's ({', '.join(recipe.arms)})")

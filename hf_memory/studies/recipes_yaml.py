@@ -13,8 +13,13 @@ from typing import Any
 import yaml
 
 from hf_memory.names import check_names
-from hf_memory.studies.recipes import PROFILES, Recipe
+from hf_memory.schema import Fields, Maybe, Plain
+from hf_memory.studies.recipe_schema import PROFILES, check_overrides, check_values
+from hf_memory.studies.recipes import Recipe
 from hf_memory.studies.registration import check_readable
+
+_LONGEST, _DEEPEST, _LARGEST = 1_000_000, 20, 50_000
+"""Bytes of a file, levels of its values, and their number with all aliases written out."""
 
 _SMOKE = {"num_train": 64, "num_validation": 32, "num_test": 32}
 
@@ -26,14 +31,15 @@ def load_recipe(path: str | os.PathLike[str], profile: str = "cpu") -> Recipe:
         ValueError: If the file is not YAML, lacks the profile, or holds what :class:`Recipe` refuses; it is named.
     """
     try:
-        values = _numbers(yaml.safe_load(Path(path).read_text()))
-    except yaml.YAMLError as error:
+        values = _numbers(parse(_read(path)))
+    except (yaml.YAMLError, ValueError) as error:
         raise ValueError(f"{path} is not YAML: {error}") from error
     if not isinstance(values, dict):
         raise ValueError(f"{path} must hold keys and values, got {type(values).__name__}")
-    known = list(values.get("arms") or {})
-    axes = _axis_values(values)
     try:
+        _check_file(values)
+        known = list(values.get("arms") or {})
+        axes = _axis_values(values)
         recipe = Recipe.from_json(_with_profile(values, profile))
         _check_named(recipe, [*known, *recipe.arms], axes)
         check_readable(recipe)
@@ -42,11 +48,75 @@ def load_recipe(path: str | os.PathLike[str], profile: str = "cpu") -> Recipe:
         raise ValueError(f"{path}: {error}") from error
 
 
+def _read(path: str | os.PathLike[str]) -> str:
+    """The text of a file of a bounded size, whatever the locale. Pipes are refused, which might never end."""
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"{path}: there is no such file")
+    with open(path, "rb") as file:
+        content = file.read(_LONGEST + 1)
+    if len(content) > _LONGEST:
+        raise ValueError(f"it is longer than {_LONGEST:,} bytes")
+    return content.decode("utf-8-sig")
+
+
+def parse(text: str) -> Any:
+    """Values of a YAML document, whose depth and size with all aliases written out are bounded.
+
+    Raises:
+        ValueError: It is too deep or too large, refers to itself, or has a key twice.
+        yaml.YAMLError: It is not YAML.
+    """
+    depth = 0
+    for event in yaml.parse(text, yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise ValueError(f"line {event.start_mark.line + 1}: it is deeper than {_DEEPEST} levels")
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _count(node, {}) > _LARGEST:
+            raise ValueError(f"it holds more than {_LARGEST:,} values with its aliases written out")
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _count(node: yaml.Node, known: dict[int, int]) -> int:
+    """Values of a node with all aliases written out; each node is counted once."""
+    if id(node) in known:
+        if not known[id(node)]:
+            raise ValueError(f"line {node.start_mark.line + 1}: it refers to itself")
+        return known[id(node)]
+    known[id(node)] = 0
+    pairs = node.value if isinstance(node, yaml.MappingNode) else []
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if not isinstance(key, yaml.ScalarNode):
+            raise ValueError(f"line {key.start_mark.line + 1}: keys must be texts")
+        if key.value in seen:
+            raise ValueError(f"line {key.start_mark.line + 1}: the key {key.value!r} is given twice")
+        seen.add(key.value)
+    within = [value for _, value in pairs] if pairs else node.value if isinstance(node, yaml.SequenceNode) else []
+    known[id(node)] = 1 + sum(_count(item, known) for item in within)
+    return known[id(node)]
+
+
+def _check_file(values: dict[str, Any]) -> None:
+    """Check the values of all profiles, also those that are not read."""
+    check_values({key: value for key, value in values.items() if key not in ("profiles", "profile")})
+    if "profile" in values:
+        raise ValueError("unknown key of a recipe: 'profile'; did you mean 'profiles'")
+    Maybe(Fields(dict.fromkeys(PROFILES, Plain(_DEEPEST)))).check(values.get("profiles"), "profiles")
+    for name, own in (values.get("profiles") or {}).items():
+        check_overrides(own, name)
+
+
 def _with_profile(values: dict[str, Any], profile: str) -> dict[str, Any]:
     """The keys of a file with those of one profile over them."""
-    profiles = values.pop("profiles", {})
+    profiles = values.pop("profiles", None) or {}
     check_names([profile], PROFILES, "profile")
-    check_names(profiles, PROFILES, "profile")
     if profile not in profiles and profile != "smoke":
         raise ValueError(f"profile: {profile!r} is not one of this recipe's (smoke, {', '.join(profiles)})")
     base = "cpu" if "cpu" in profiles else next(iter(profiles), None)

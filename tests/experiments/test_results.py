@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import math
+import os
+import random
 from pathlib import Path
 
 import pytest
@@ -86,7 +88,7 @@ def _two_cells(folder: Path) -> tuple[Path, Path]:
         (lambda text: text[: len(text) // 2], "is no row", 1),
         (lambda text: "".join(text.splitlines(keepends=True)[:-1]), "2 rows, but its header says 3", 2),
         (lambda text: text.replace('"seed": 0, "data_seed"', '"data_seed"', 2), r"line 2 is no row .*\['seed'\]", 1),
-        (lambda text: text.replace('"steps": 200', '"steps": "many"', 1), "steps must be of type int", 2),
+        (lambda text: text.replace('"steps": 200', '"steps": "many"', 1), "row.steps must be a whole number", 2),
         (lambda text: text.split("\n", 1)[1], "not a header", 2),
         (lambda text: "{" + text, "line 1 is not JSON", 3),
     ],
@@ -154,3 +156,128 @@ def test_rows_of_two_data_versions_are_not_mixed():
     assert "aaaa" in str(error.value)
     assert "bbbb" in str(error.value)
     assert len(studies([make_row(), make_row(task="mqar"), make_row(task_knobs={"num_ones": 4})])) == 3
+
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+STRANGE = [
+    None, True, -1, -0.5, 0, 1.5, "", "x", [], {}, [1], {"x": 1}, "NaN", "Infinity", "-Infinity", 10**30, 1e300, 5,
+]  # fmt: skip
+# What a row cannot tell by itself: names in words, and measurements within their range.
+OPEN = {
+    "config_digest", "data_version", "schedule", "stop_rule", "optim_groups", "device", "backend", "versions", "weights_sha256", "code", "task_knobs", "steps", "tokens", "parameters", "parameters_non_embedding", "parameters_per_block", "state_numbers",
+    "state_bytes", "train_seconds", "eval_seconds", "data_seed", "chance", "baselines", "learning_rate",
+    "learning_rate_grid", "train_length",
+}  # fmt: skip
+PUBLISHED = sorted(EXAMPLES.rglob("*.jsonl"))
+
+
+def leaves(value, path=()):
+    """Places of all values within a row."""
+    if isinstance(value, (dict, list)) and value:
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield from leaves(value[key], (*path, key))
+    yield path
+
+
+def test_all_published_rows_are_read():
+    folders = sorted({path.parent for path in PUBLISHED})
+    found = [recover_rows(folder) for folder in folders]
+    assert sum(len(rows) for rows, _ in found) >= 2586
+    assert [problem for _, problems in found for problem in problems] == []
+
+
+def test_no_mutated_row_reads_as_something_else(tmp_path):
+    rng = random.Random(0)
+    caught = same = still_a_row = 0
+    for _ in range(1500):
+        source = rng.choice(PUBLISHED)
+        lines = source.read_text().splitlines()
+        number = rng.randrange(len(lines))
+        content = json.loads(lines[number])
+        path = rng.choice([path for path in leaves(content) if path])
+        place = content
+        for key in path[:-1]:
+            place = place[key]
+        if rng.random() < 0.2:
+            del place[path[-1]]
+        else:
+            place[path[-1]] = rng.choice(STRANGE)
+        lines[number] = json.dumps(content)
+        target = tmp_path / source.name
+        target.write_text("\n".join(lines) + "\n")
+        rows, problems = recover_rows(target)
+        target.unlink()
+        if problems:
+            caught += 1
+        elif [row.to_json() for row in rows] == [row.to_json() for row in read_rows(source)]:
+            same += 1
+        else:
+            assert number, path
+            # A metric that is gone is missed where it is asked for, and 0 of 5 is the rate that 0 of 1000 is.
+            is_gone = len(path) == 2 and path[0] == "metrics" and path[1] != content["headline"]
+            is_zero = path[-1] == "denominator" and content["metrics"][path[1]]["numerator"] == 0
+            assert is_gone or is_zero or OPEN & set(path), (path, content)
+            still_a_row += 1
+    assert caught + same + still_a_row == 1500
+    assert still_a_row < 150
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"metrics": {"token_accuracy": MetricValue(0.5, 300, 400)}}, "token_accuracy must be 0.75, numerator over"),
+        ({"metrics": {"token_accuracy": MetricValue(1.5, 600, 400)}}, "numerator from 0 to its denominator"),
+        ({"metrics": {"token_accuracy": MetricValue(math.nan, 3, 4), "loss": MetricValue(0.5, 2, 4)}}, "must be 0.75"),
+        (
+            {"metrics": {"token_accuracy": MetricValue(0.5, 2, 4, chance=2.0)}},
+            "chance of token_accuracy must be",
+        ),
+        ({"headline": "recall"}, "headline 'recall' is none of its metrics"),
+        ({"length": 0, "split": "validation"}, "row.length must be a whole number of at least 1"),
+        ({"split": "test_48"}, "length must be 48 for the split 'test_48', got 32"),
+        ({"train_length": (40, 3)}, "train_length must be shortest and longest"),
+        ({"learning_rate": -1.0}, "row.learning_rate must be a finite number above 0, or null"),
+        ({"learning_rate": 0.5}, "learning_rate 0.5 is not in its learning_rate_grid"),
+        ({"parameters": 3}, "parameters must be at least those without embeddings"),
+        ({"optim_groups": "none"}, "row.optim_groups must be one of documented, uniform, or null"),
+        ({"weights_sha256": "abc"}, "row.weights_sha256 must be a digest, or empty"),
+    ],
+)
+def test_rows_that_contradict_themselves_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        Row.from_json(make_row(**changes).to_json())
+
+
+def test_a_diverged_row_and_a_macro_recall_are_rows():
+    nan = {"token_accuracy": MetricValue(math.nan, 200, 400), "loss": MetricValue(math.nan, math.nan, 400)}
+    assert math.isnan(Row.from_json(make_row(metrics=nan).to_json()).value())
+    macro = {"macro_recall": MetricValue(0.9, 300, 400)}
+    assert Row.from_json(make_row(metrics=macro, headline="macro_recall").to_json()).value() == 0.9
+    with pytest.raises(ValueError, match="macro_recall is 0.5, with 400 of 400"):
+        Row.from_json(make_row(metrics={"macro_recall": MetricValue(0.5, 400, 400)}, headline="macro_recall").to_json())
+
+
+def test_strange_files_are_named_and_passed_over(tmp_path):
+    write_cell(tmp_path, DEFINITION, [make_row()])
+    (tmp_path / "a.jsonl").symlink_to(tmp_path / "gone")
+    os.mkfifo(tmp_path / "b.jsonl")
+    (tmp_path / "c.jsonl").mkdir()
+    (tmp_path / "d.jsonl").write_bytes(bytes(range(256)))
+    (tmp_path / "e.jsonl").write_text("[" * 100_000)
+    (tmp_path / "f.jsonl").write_text("")
+    rows, problems = recover_rows(tmp_path)
+    assert rows == [make_row()]
+    assert {Path(problem.split(" ")[0].rstrip(":")).name for problem in problems} == {f"{x}.jsonl" for x in "abcdef"}
+    with pytest.raises(ValueError, match=r"b.jsonl is no regular file"):
+        read_rows(tmp_path / "b.jsonl")
+
+
+def test_rows_of_another_run_and_a_changed_definition_are_named(tmp_path):
+    path = write_cell(tmp_path, DEFINITION, [make_row()])
+    header, row = path.read_text().splitlines()
+    path.write_text(f"{header.replace('0.001', '0.002')}\n{row}\n")
+    assert "its definition is that of the cell" in recover_rows(path)[1][0]
+    path.write_text(f"{header}\n{row}\n{row}\n".replace('"rows": 1', '"rows": 2'))
+    assert "split 'test_32' is there already" in recover_rows(path)[1][0]
+    path.write_text(f"{header}\n{row.replace('bit_parity', 'mqar')}\n")
+    assert "task must be 'bit_parity' as in the header, got 'mqar'" in recover_rows(path)[1][0]

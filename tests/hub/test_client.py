@@ -17,7 +17,7 @@ def test_a_name_that_no_repository_can_have_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("error", [LocalEntryNotFoundError("gone"), OfflineModeIsEnabled("offline")])
 def test_without_a_network_the_cache_is_named(error: Exception) -> None:
-    with pytest.raises(HubError, match="me/lru: it is not in the local cache, and HF_HUB_OFFLINE"), explained("me/lru"):
+    with pytest.raises(HubError, match="me/lru: .* not in the local cache, and HF_HUB_OFFLINE"), explained("me/lru"):
         raise error
 
 

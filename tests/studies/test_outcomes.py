@@ -100,7 +100,7 @@ def test_rows_of_another_seed_under_the_right_name_are_found(tmp_path):
     path.write_text("\n".join([head, *(json.dumps({**json.loads(row), "seed": 7}) for row in rows)]) + "\n")
     study = assemble(tmp_path, recipe, cells)
     assert not study.results[0].is_known
-    assert f"{path.name} holds rows of another run ({cells[0][0]}, seed 7)" in study.problems
+    assert f"{path}: line 2 is no row (row: seed must be 0 as in the header, got 7)" in study.problems
 
 
 def test_a_crash_is_no_measurement(tmp_path):

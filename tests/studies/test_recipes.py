@@ -1,6 +1,9 @@
 """Recipes: the files at hand are right, and what is wrong with a file is said."""
 
+import copy
 import json
+import os
+import random
 from pathlib import Path
 
 import pytest
@@ -109,9 +112,9 @@ def test_rates_without_a_point_are_numbers(tmp_path):
     [
         ({"traning": {}}, "unknown key of a recipe: 'traning'; did you mean 'training'"),
         ({"training": {"step": 3}}, "unknown key of training: 'step'; did you mean 'steps'"),
-        ({"arms": {"lstm": {"modle": {}}}}, "unknown key of arm 'lstm': 'modle'; did you mean 'model'"),
+        ({"arms": {"lstm": {"modle": {}}}}, "unknown key of arms.lstm: 'modle'; did you mean 'model'"),
         ({"arms": {"lstmm": {}}}, "unknown mixer of arm 'lstmm': 'lstmm'; did you mean 'lstm'"),
-        ({"arms": {}}, "arms must name at least one arm"),
+        ({"arms": {}}, "arms must be a mapping with at least one entry"),
         ({"arms": None}, "the key 'arms' is missing"),
         ({"learning_rates": []}, "learning_rates must be a list of at least one value"),
         ({"learning_rates": [1e-2, 1e-3]}, "rising order"),
@@ -127,11 +130,48 @@ def test_rates_without_a_point_are_numbers(tmp_path):
         ({"control": {"arms": ["gru"], "at_least": 0.9}}, "none of its arms"),
         ({"expectations": [{"claim": "x", "left": {"arms": "lstm"}, "relation": ">="}]}, "the key 'right' is missing"),
         ({"expectations": [{"claim": "x", "left": {"arms": "gruu"}, "relation": ">=", "right": 1}]}, "unknown arm in"),
-        ({"profiles": {"quick": {}}}, "unknown profile: 'quick'"),
+        ({"profiles": {"quick": {}}}, "unknown key of profiles: 'quick'"),
         ({"control": {"arms": ["lstm"], "at_least": 0.9, "at": {"width": 8}}}, "axis of at in control: 'width'"),
         ({"expectations": [{"claim": "x", "left": {"arms": "lstm", "at": {"depth": 2}}, "relation": ">=", "right": 1}]},
          "unknown axis of at in an expectation: 'depth'"),
         ({"name": "a/b"}, "name must be a word"),
+        ({"training": {"steps": -1}}, "training.steps must be a whole number of at least 1 .*got -1"),
+        ({"training": {"steps": 1.5}}, "training.steps must be a whole number .*got 1.5"),
+        ({"training": {"steps": True}}, "training.steps must be a whole number .*got True"),
+        ({"training": {"clip": -1}}, "training.clip must be a finite number of at least 0, got -1"),
+        ({"training": {"clip": float("nan")}}, "training.clip must be a finite number"),
+        ({"training": {"batch_size": 0}}, "training.batch_size must be a whole number of at least 1"),
+        ({"training": {"schedule": "cosin"}}, "training.schedule: 'cosin'; did you mean 'cosine'"),
+        ({"training": {"adam_beta2": 1}}, "training.adam_beta2 must be"),
+        ({"training": {"give_up": [0.5, 2]}}, r"give_up\[1\] must be .* at least 0 and at most 1"),
+        ({"training": 3}, "training must be a mapping"),
+        ({"arms": {"lstm": 3}}, "arms.lstm must be a mapping with keys of mixer"),
+        ({"arms": {"lstm": {"width": 0}}}, "arms.lstm.width must be a whole number"),
+        ({"arms": {"lstm": {"training": {"steps": 0}}}}, "arms.lstm.training.steps must be"),
+        ({"arms": {1: {}}}, "arms: keys must be texts, got 1; write it in quotes"),
+        ({"arms": ["lstm"]}, "arms must be a mapping"),
+        ({"learning_rates": ["fast"]}, r"learning_rates\[0\] must be a finite number above 0"),
+        ({"learning_rates": [0]}, r"learning_rates\[0\] must be a finite number above 0"),
+        ({"learning_rates": 1}, "learning_rates must be a list"),
+        ({"seeds": {"search": [-1]}}, r"seeds.search\[0\] must be a whole number of at least 0"),
+        ({"seeds": {"search": [0, 0]}}, "seeds.search must hold distinct values, got 0 twice"),
+        ({"seeds": {"rows": "ow"}}, "seeds.rows: 'ow'; did you mean 'own'"),
+        ({"grid": {"depth": [0]}}, "grid.depth must be a whole number of at least 1"),
+        ({"grid": {"training.steps": [5, -1]}}, "grid.training.steps must be a whole number"),
+        ({"grid": {"width": [8, 8]}}, "grid.width must hold distinct values, got 8 twice"),
+        ({"sizing": {"mlp_ratio": -2}}, "sizing.mlp_ratio must be"),
+        ({"evaluate": {"rows": 0}}, "evaluate.rows must be a whole number of at least 1"),
+        ({"evaluate": {"splits": "validation"}}, "evaluate.splits must be a list"),
+        ({"metric": "nope"}, "unknown metric: 'nope'"),
+        ({"metric": 3}, "metric must be a text, or null"),
+        ({"data": None, "model": 3}, "model must be a mapping"),
+        ({"extend": {"up": 0}}, "extend.up must be a finite number above 0"),
+        ({"expectations": 3}, "expectations must be a list"),
+        ({"expectations": [{"claim": "x", "left": {"arms": "lstm"}, "relation": ">=", "right": "much"}]},
+         r"expectations\[0\].right must be"),
+        ({"profiles": {"full": {"training": {"steps": -1}}}}, "profiles.full.training.steps must be"),
+        ({"profiles": 3}, "profiles must be a mapping"),
+        ({"profile": "cpu"}, "unknown key of a recipe: 'profile'"),
     ],
 )  # fmt: skip
 def test_a_wrong_file_is_refused_by_name_and_key(tmp_path, changes, message):
@@ -175,3 +215,69 @@ def test_a_setting_that_cannot_be_sized_is_named():
     recipe = tiny_recipe(sizing={"by": "state", "value": 144}, arms={"attention": {}})
     with pytest.raises(ValueError, match="arm attention: sizing: attention cannot have 144 state within 3%"):
         make_settings(recipe)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("b0: &b0 [x, x]\n" + "".join(f"b{i + 1}: &b{i + 1} [{', '.join([f'*b{i}'] * 10)}]\n" for i in range(9)),
+         "more than 50,000 values with its aliases written out"),
+        ("a: " + "[" * 3000 + "]" * 3000, "line 1: it is deeper than 20 levels"),
+        ("a: &a [*a]", "line 1: it refers to itself"),
+        ("name: x\ntask: y\nname: z\n", "line 3: the key 'name' is given twice"),
+        ("training: {steps: 1, steps: 2}", "the key 'steps' is given twice"),
+        ("? [a]\n: 1\n", "keys must be texts"),
+        ("date: 2026-13-45", "month must be in 1..12"),
+        ("x" * 1_000_001, "longer than 1,000,000 bytes"),
+        ("", "must hold keys and values, got NoneType"),
+    ],
+)  # fmt: skip
+def test_hostile_yaml_is_refused_at_once(tmp_path, text, message):
+    path = tmp_path / "tiny.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message) as caught:
+        load_recipe(path)
+    assert str(path) in str(caught.value)
+
+
+def test_recipes_are_utf8_whatever_the_locale_and_no_pipe_is_read(tmp_path, monkeypatch):
+    path = write(tmp_path, title="Gedächtnis")
+    path.write_bytes(path.read_bytes().decode("unicode_escape").encode("utf-8"))
+    monkeypatch.setattr("locale.getencoding", lambda: "ascii")
+    assert load_recipe(path).title == "Gedächtnis"
+    path.write_bytes(b"name: \xff\n")
+    with pytest.raises(ValueError, match="tiny.yaml is not YAML: 'utf-8' codec"):
+        load_recipe(path)
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(OSError, match="no such file"):
+        load_recipe(tmp_path / "pipe.yaml")
+
+
+def test_no_value_of_a_wrong_type_ends_in_anything_but_a_named_refusal(tmp_path):
+    rng = random.Random(0)
+    values = yaml.safe_load(
+        write(tmp_path, training={"steps": 3}, grid={"width": [8]}, seeds={"search": [0]}).read_text()
+    )
+    strange = [None, -1, 1.5, 0, "x", [], {}, [1], {"x": 1}, True, float("nan"), float("inf"), 10**30, [[1]], {"x": {}}]
+    refused = accepted = 0
+    for _ in range(300):
+        changed = copy.deepcopy(values)
+        path = tmp_path / "changed.yaml"
+        place = changed
+        while True:
+            key = rng.choice(list(place) if isinstance(place, dict) else range(len(place)))
+            if not isinstance(place[key], (dict, list)) or not place[key] or rng.random() < 0.4:
+                place[key] = rng.choice(strange)
+                break
+            place = place[key]
+        path.write_text(yaml.safe_dump(changed))
+        try:
+            recipe = load_recipe(path)
+        except ValueError as error:
+            refused += str(path) in str(error)
+            continue
+        accepted += 1
+        same = json.loads(json.dumps(encode(recipe.to_json()), allow_nan=False))
+        assert Recipe.from_json(same).to_json() == recipe.to_json()
+    assert refused + accepted == 300
+    assert refused > 200

@@ -1,0 +1,119 @@
+"""Checkpoints of a run in progress: written beside their place and renamed, and found again only where whole."""
+
+import json
+import logging
+import os
+import re
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
+
+from hf_memory.experiments.provenance import check_weights
+
+logger = logging.getLogger(__name__)
+
+SAVING = ".saving"
+"""Folder beside the checkpoints in which one is written; what a start finds there was left by a run that was killed."""
+
+_LATEST = ("true", "latest", "last")
+
+
+class WholeCheckpoints:
+    """For a Trainer: no reader ever sees half a checkpoint, and a run that is killed leaves the last one whole."""
+
+    _is_saving = False
+
+    def _get_output_dir(self, trial: Any) -> str:
+        """Folder of the checkpoints; while one is saved, the one beside it."""
+        folder = super()._get_output_dir(trial)  # type: ignore[misc]
+        return os.path.join(folder, SAVING) if self._is_saving else folder
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Save as Trainer does, then rename and remove what is more than the limit."""
+        trainer: Any = self
+        place = Path(self._get_output_dir(trial))
+        name = f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
+        beside, whole = place / SAVING / name, place / name
+        if trainer.args.should_save:
+            shutil.rmtree(place / SAVING, ignore_errors=True)
+        trainer.accelerator.wait_for_everyone()
+        self._is_saving = True
+        try:
+            super()._save_checkpoint(model, trial)  # type: ignore[misc]
+        finally:
+            self._is_saving = False
+        if trainer.state.best_model_checkpoint == str(beside):
+            trainer.state.best_model_checkpoint = str(whole)
+        trainer.accelerator.wait_for_everyone()  # other processes write into the folder as well
+        if trainer.args.should_save:
+            trainer.state.save_to_json(str(beside / TRAINER_STATE_NAME))
+            if whole.exists():
+                whole.rename(place / SAVING / f"{name}-before")
+            beside.rename(whole)
+            shutil.rmtree(place / SAVING, ignore_errors=True)
+            rotate_checkpoints(
+                output_dir=str(place),
+                save_total_limit=trainer.args.save_total_limit,
+                best_model_checkpoint=trainer.state.best_model_checkpoint,
+                use_mtime=True,
+            )
+        trainer.accelerator.wait_for_everyone()
+
+
+def resume_point(given: str | bool | None, output_dir: str | os.PathLike[str]) -> str | None:
+    """The checkpoint from which a run goes on, and None where it starts anew.
+
+    Args:
+        given: ``--resume_from_checkpoint``: a folder, or ``True``, ``latest`` or ``last`` for the last whole one in
+            ``output_dir``, if there is any.
+        output_dir: Folder of the run.
+
+    Raises:
+        ValueError: The folder that was given does not exist, or is not whole; the message says why.
+    """
+    text = "" if given is None else str(given)
+    if text.lower() in ("", "false", "none"):
+        return None
+    if text.lower() in _LATEST and not Path(text).is_dir():
+        found = last_checkpoint(output_dir)
+        if found is None:
+            logger.warning("%s holds no whole checkpoint; training starts anew", output_dir)
+        return None if found is None else str(found)
+    if not Path(text).is_dir():
+        raise ValueError(f"resume_from_checkpoint: there is no folder {text!r}")
+    fault = fault_of(Path(text))
+    if fault:
+        raise ValueError(f"resume_from_checkpoint: {text} is not whole ({fault}); give another one, or `latest`")
+    return text
+
+
+def last_checkpoint(folder: str | os.PathLike[str]) -> Path | None:
+    """The last whole checkpoint of a run; those that are not whole are named in the log and passed over."""
+    named = [(re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)", path.name), path) for path in Path(folder).glob("*")]
+    for _, path in sorted(((int(match[1]), path) for match, path in named if match and path.is_dir()), reverse=True):
+        fault = fault_of(path)
+        if not fault:
+            return path
+        logger.warning("%s is not whole (%s) and is passed over", path, fault)
+    return None
+
+
+def fault_of(checkpoint: Path) -> str:
+    """Why a checkpoint is not whole; empty where it is."""
+    try:
+        step = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))["global_step"]
+        if not isinstance(step, int):
+            return f"{TRAINER_STATE_NAME} has no step"
+        if not any(checkpoint.glob("*.safetensors")):
+            return "it has no weights"
+        check_weights(checkpoint)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        return str(error)
+    for file in (checkpoint / OPTIMIZER_NAME, checkpoint / SCHEDULER_NAME):
+        if file.exists() and not zipfile.is_zipfile(file):
+            return f"{file.name} is cut short"
+    return ""
