@@ -22,13 +22,14 @@ from hf_memory.reports.study_axes import is_on_edge
 from hf_memory.reports.study_page import problems_of, runs_in_words
 from hf_memory.reports.study_tables import place_tables
 from hf_memory.reports.tables import PageTable, markdown_table
-from hf_memory.reports.verdict_tables import changed_table, expectation_table, verdict_table
+from hf_memory.reports.verdict_tables import changed_table, expectation_table, replication_table, verdict_table
 from hf_memory.storage import write_text
 from hf_memory.studies.expectations import Expectation
 from hf_memory.studies.judging import Judgement, judge_expectation, judge_study
 from hf_memory.studies.outcomes import Result, Study, assemble, find_records, read_cell, read_study, record_path
 from hf_memory.studies.recipes import Recipe
 from hf_memory.studies.recipes_yaml import load_recipe
+from hf_memory.studies.replication import read_replication
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,13 +40,13 @@ class Reproduction:
         recipe: The recipe as it is registered.
         study: Its sweep; None before it has begun.
         root: The folder to which links are relative.
-        figures: The folder of its figures.
+        folder: The folder with its rows, by profile, and its figures.
     """
 
     recipe: Recipe
     study: Study | None
     root: Path
-    figures: Path
+    folder: Path
 
     @property
     def done(self) -> bool:
@@ -80,6 +81,12 @@ class Reproduction:
         return _markdown(changed_table(self.recipe, "changed"))
 
     @property
+    def replication(self) -> str:
+        """The table of what held again with seeds that nobody had used; nothing before it was run."""
+        again = read_replication(self.folder / self.recipe.profile)
+        return "" if again is None else _markdown(replication_table(again, "again"))
+
+    @property
     def runs(self) -> str:
         """How many runs were measured, and which were not."""
         problems = problems_of(self._finished)
@@ -87,7 +94,7 @@ class Reproduction:
 
     def figure(self, kind: str, alt: str) -> str:
         """A figure of the sweep, such as ``verdicts`` or ``rates``; nothing where it was not drawn."""
-        path = self.figures / f"{self.recipe.name}-{kind}-{self.recipe.profile}.png"
+        path = self.folder / "figures" / f"{self.recipe.name}-{kind}-{self.recipe.profile}.png"
         return f"![{alt}]({path.relative_to(self.root).as_posix()})" if path.is_file() else ""
 
     def mean(self, arm: str, split: str, metric: str | None = None, **at: Any) -> str:
@@ -181,7 +188,7 @@ def read_reproductions(root: Path) -> dict[str, Reproduction]:
         folder = root / "examples" / "results" / recipe.name
         record = record_path(folder / recipe.profile, recipe)
         study = read_study(record) if record.is_file() else None
-        found[recipe.name] = Reproduction(recipe, study, root, folder / "figures")
+        found[recipe.name] = Reproduction(recipe, study, root, folder)
     return found
 
 

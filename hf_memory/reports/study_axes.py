@@ -46,13 +46,6 @@ def home_split(result: Result) -> str:
     return name if name in result.rows else "validation"
 
 
-def curve_of(result: Result, split: str, metric: str) -> list[tuple[int, float]]:
-    """Steps and value of each look during training; none where a run was not looked at, or its history is lost."""
-    return [
-        (look.steps, look.values[metric]) for look in result.history if look.split == split and metric in look.values
-    ]
-
-
 def is_on_edge(study: Study, place: Mapping[str, Any]) -> bool:
     """Whether the rate of a place was searched and is best on the edge of the grid: a better one may lie beyond."""
     choice = study.choice(place)

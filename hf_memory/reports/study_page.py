@@ -14,9 +14,10 @@ from hf_memory.reports.study_plots import draw_study
 from hf_memory.reports.study_tables import cell_table, place_tables
 from hf_memory.reports.tables import to_csv, to_markdown
 from hf_memory.reports.verdict_plots import verdict_drawing
-from hf_memory.reports.verdict_tables import changed_table, verdict_table
+from hf_memory.reports.verdict_tables import changed_table, replication_table, verdict_table
 from hf_memory.studies.judging import judge_study
 from hf_memory.studies.outcomes import Study, find_records, read_study
+from hf_memory.studies.replication import Replication, read_replication
 
 
 def write_study_page(results: str | Path, out: str | Path, heading: str = "Memory of sequence mixers") -> Path:
@@ -30,8 +31,8 @@ def write_study_page(results: str | Path, out: str | Path, heading: str = "Memor
         raise ValueError(f"results: {str(results)!r} holds no record of a sweep")
     sections, files, problems = [], dict[str, bytes](), list[str]()
     seen = [read_study(record) for record in records]
-    for study in seen:
-        section, own = _section(study)
+    for record, study in zip(records, seen, strict=True):
+        section, own = _section(study, read_replication(record.parent))
         sections.append(section)
         files.update(own)
         problems += problems_of(study)
@@ -50,11 +51,12 @@ def problems_of(study: Study) -> list[str]:
     return [f"{name}: {problem}" for problem in (*study.problems, *missing)]
 
 
-def _section(study: Study) -> tuple[dict[str, Any], dict[str, bytes]]:
+def _section(study: Study, again: Replication | None) -> tuple[dict[str, Any], dict[str, bytes]]:
     """One sweep of the page, and its files."""
     recipe, name = study.recipe, f"{study.recipe.name}-{study.recipe.profile}"
     judgements = judge_study(study)
     claims = [verdict_table(study, judgements, f"{name}-verdicts")]
+    claims += [replication_table(again, f"{name}-again")] if again is not None else []
     claims += [changed_table(recipe, f"{name}-changed")] if recipe.changed else []
     tables = [*place_tables(study, name), cell_table(study, f"{name}-cells")]
     verdicts = verdict_drawing(study, judgements)

@@ -16,7 +16,7 @@ from hf_memory.experiments.summary import studies as split_studies
 from hf_memory.reports.formats import words
 from hf_memory.reports.length_plots import plot_length_curves
 from hf_memory.reports.plotting import Drawing, canvas, draw_curve, finish
-from hf_memory.reports.study_axes import arm_label, by_task, curve_of, drawing_name, home_split
+from hf_memory.reports.study_axes import arm_label, by_task, drawing_name, home_split
 from hf_memory.reports.styles import BASELINE, BASELINE_NAME, CHANCE, FRONTIER, GUIDE, PLATEAU, Style, arm_styles
 from hf_memory.reports.tables import to_csv
 from hf_memory.studies.outcomes import Result, Study
@@ -186,7 +186,7 @@ def _training_drawing(study: Study, group: str, chosen: Sequence[Result], split:
     figure, axes = canvas()
     table, seen = [], set[str]()
     for result in chosen:
-        curve, label = curve_of(result, split, metric), arm_label(result.cell.place)
+        curve, label = result.curve(split, metric), arm_label(result.cell.place)
         if not curve:
             continue
         style = _styles(study)[result.arm]

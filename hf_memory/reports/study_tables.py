@@ -10,7 +10,7 @@ from typing import Any
 
 from hf_memory.experiments.metrics import extrapolation_length
 from hf_memory.reports.formats import brackets, count, fine_share, percent, rate, share, spread, words
-from hf_memory.reports.study_axes import curve_of, home_split, is_on_edge, label_of
+from hf_memory.reports.study_axes import home_split, is_on_edge, label_of
 from hf_memory.reports.tables import PageTable, TableCell, TableLine
 from hf_memory.studies.outcomes import Result, Study
 from hf_memory.studies.plans import search_place
@@ -205,7 +205,7 @@ def _run_facts(study: Study, result: Result) -> tuple[TableCell, ...]:
 
 def _plateau(study: Study, result: Result) -> TableCell:
     """Share of the steps that a run spent on the plateau, where the recipe has one."""
-    level, curve = study.recipe.plateau, curve_of(result, "validation", study.recipe.metric_name)
+    level, curve = study.recipe.plateau, result.curve("validation", study.recipe.metric_name)
     if level is None or not curve:
         return TableCell("")
     part = plateau(curve, level)

@@ -9,6 +9,7 @@ from hf_memory.studies.expectations import Expectation, Measure
 from hf_memory.studies.judging import Judgement
 from hf_memory.studies.outcomes import Study
 from hf_memory.studies.recipes import Recipe
+from hf_memory.studies.replication import Replication, summary, table
 from hf_memory.studies.verdicts import LOOKS, Verdict, chance_of_verdicts
 
 KINDS: dict[Verdict, str] = {
@@ -99,6 +100,13 @@ def expectation_table(recipe: Recipe, name: str) -> PageTable:
     return PageTable(
         name, "Registered claims", note, ("claim", "published", "measured", "because"), tuple(lines), False
     )
+
+
+def replication_table(replication: Replication, name: str) -> PageTable:
+    """The claims that agreed, and in how many seeds that nobody had used they hold again."""
+    columns, *texts = table(replication)
+    lines = tuple(TableLine(tuple(TableCell(text, kind="text") for text in line)) for line in texts)
+    return PageTable(name, "Run again with fresh seeds", f"{summary(replication)}.", columns, lines, filter=False)
 
 
 def changed_table(recipe: Recipe, name: str) -> PageTable:

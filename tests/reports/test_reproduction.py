@@ -1,6 +1,7 @@
 """The page of reproduced claims is computed: every number of a sentence is one of the rows."""
 
 import dataclasses
+import json
 import shutil
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import jinja2
 import pytest
 import yaml
 
+from hf_memory.reports.report import write_report
 from hf_memory.reports.reproduction import (
     Reproduction,
     overview,
@@ -19,7 +21,10 @@ from hf_memory.reports.reproduction import (
 )
 from hf_memory.studies.outcomes import find_records
 from hf_memory.studies.recipes_yaml import load_recipe
+from hf_memory.studies.replication import Line, Replication
+from hf_memory.studies.verdicts import Tally
 from tests.reports.frames import fresh_values, read_rows
+from tests.reports.rows import Page
 from tests.reports.study_examples import CHANGED, FINAL, SEEDS, WORDS, stored, words_recipe
 from tests.studies.sweep_examples import TINY_DATA, made_up
 
@@ -95,6 +100,28 @@ def test_every_number_of_a_sentence_is_that_of_the_rows(root):
     assert f"| Tiny | cpu | 5 | 1 | done | {told} |" in text
     table = next(line for line in text.splitlines() if line.startswith("| GRU learns a little."))
     assert "| not decided | holds in 3 of 5 seeds (0.15 to 0.95) | ≥ 0.65, 0.55, 0.65, 0.55, 0.65 | 0.6 |" in table
+
+
+def test_what_was_run_again_stands_beside_what_it_was(root):
+    record = lay(root)
+    assert read_reproductions(root)["tiny"].replication == ""
+    lines = (
+        Line("LSTM keeps it.", Tally(5, 0, 5), Tally(5, 0, 5), 0.545, True),
+        Line("GRU keeps it.", Tally(5, 0, 5), None, 0.545, False),
+    )
+    again = Replication("tiny", "cpu", tuple(range(1000, 1005)), (1000, 1002, 1004), lines)
+    path = record.parent / "replication" / "replication.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(dataclasses.asdict(again)))
+    found = read_reproductions(root)["tiny"].replication.splitlines()
+    assert found[2:4] == [
+        "| LSTM keeps it. | 5 of 5 | 5 of 5 | 0.55 | yes |",
+        "| GRU keeps it. | 5 of 5 | missing | 0.55 | no |",
+    ]
+    assert found[-1].startswith("1 of 2 lines hold again with 5 fresh seeds, 3 of them with a search")
+    page = write_report(root / "examples" / "results", root / "report").read_text()
+    assert found[-1] in page
+    assert ["GRU keeps it.", "5 of 5", "missing", "0.55", "no"] in Page(page).rows
 
 
 def test_a_figure_is_shown_where_it_was_drawn(root):

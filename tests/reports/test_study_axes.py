@@ -1,7 +1,7 @@
 """Places of a grid in words."""
 
-from hf_memory.reports.study_axes import arm_label, by_task, curve_of, drawing_name, home_split, is_on_edge, label_of
-from tests.reports.study_examples import HISTORY, VALUES, recipe_of
+from hf_memory.reports.study_axes import arm_label, by_task, drawing_name, home_split, is_on_edge, label_of
+from tests.reports.study_examples import VALUES, recipe_of
 from tests.studies.sweep_examples import made_up
 
 PLACE = {"arm": "gru", "config": "iid_32", "width": 8, "data.num_pairs": 4}
@@ -24,14 +24,6 @@ def test_a_result_is_at_home_at_the_training_length():
     assert home_split(result) == "test_8"
     del result.rows["test_8"]
     assert home_split(result) == "validation"
-
-
-def test_a_run_without_looks_has_an_empty_curve():
-    study = made_up(recipe_of(grid={}), VALUES, history={"lstm": HISTORY["lstm"]})
-    lstm, gru = (next(found for found in study.results if found.arm == arm) for arm in ("lstm", "gru"))
-    assert curve_of(lstm, "validation", "token_accuracy") == [(1, 0.5), (2, 0.7), (3, 0.9)]
-    assert curve_of(lstm, "test_8", "token_accuracy") == curve_of(lstm, "validation", "no_metric") == []
-    assert curve_of(gru, "validation", "token_accuracy") == []
 
 
 def test_the_best_of_two_rates_is_on_the_edge_and_that_of_three_need_not_be():
