@@ -1,6 +1,6 @@
 """Speed on a CPU, in ratios of interleaved runs, with the floors that the package holds itself to.
 
-    python -m benchmarks.cpu --output results/cpu                      # all sections but the last two
+    python -m benchmarks.cpu --output results/cpu                      # all sections but the last three
     python -m benchmarks.cpu --output results/cpu --sections sweeps recall
     python -m benchmarks.cpu --output results/cpu --smoke              # the same road in small
 
@@ -16,6 +16,7 @@ Sections:
     yardstick  every mixer against attention with RoPE, at 256 tokens and at 4,096
     growth     time and peak memory of a training step per token, from 256 tokens to 8,192
     sweeps     cells per hour with one process, one per core, and runs stacked into one model
+    steps      a step of each run of R1, alone and in stacks of runs with rows of their own
     recall     seconds until two layers of attention recall 0.99 on MQAR, 64 tokens and 4 pairs
 """
 
@@ -36,7 +37,7 @@ from benchmarks.common import environment, write_json
 from benchmarks.cpu_data import data
 from benchmarks.cpu_model import decoding, growth, heads, recall, trainer
 from benchmarks.cpu_peers import cells, operators, peers, yardstick
-from benchmarks.cpu_sweeps import sweeps
+from benchmarks.cpu_sweeps import steps, sweeps
 from benchmarks.rows import SMOKE, Row, Scale, skipped, table
 
 FIRST_CALL = """
@@ -79,6 +80,7 @@ SECTIONS: dict[str, Callable[[Scale], Iterator[Row]]] = {
     "yardstick": yardstick,
     "growth": growth,
     "sweeps": sweeps,
+    "steps": steps,
     "recall": recall,
 }
 
@@ -99,7 +101,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     """Run the sections that were asked for, writing after each, and return the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, help="folder for cpu.json and cpu.md")
-    parser.add_argument("--sections", nargs="+", choices=list(SECTIONS), default=list(SECTIONS)[:-2])
+    parser.add_argument("--sections", nargs="+", choices=list(SECTIONS), default=list(SECTIONS)[:-3])
     parser.add_argument("--repeats", type=int, help="interleaved runs of each step")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="torch threads")
     parser.add_argument("--budget", type=float, default=840.0, help="seconds for all sections")

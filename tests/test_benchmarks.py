@@ -120,6 +120,13 @@ def test_runs_are_counted_alone_in_processes_and_stacked(monkeypatch):
     assert all(rate > 0 for rate in row["cells_per_hour"].values())
 
 
+def test_steps_of_a_recipe_are_timed_alone_and_in_stacks():
+    (row,) = cpu.run_section("steps", rows.SMOKE, end=float("inf"))
+    assert row["what"] == "lstm, width 32"
+    assert list(row["step_ms"]) == [1, 5]
+    assert all(value > 0 for value in row["step_ms"].values())
+
+
 def test_public_models_train_beside_ours(tmp_path):
     report = cpu.main(["--smoke", "--threads", "1", "--output", str(tmp_path), "--sections", "peers"])
     found = report["sections"]["peers"]

@@ -71,6 +71,17 @@ class StackedModel(nn.Module):
         if reason := why_not_stackable(replicas[0]):
             raise ValueError(f"replicas: {reason}")
         self.replicas = nn.ModuleList(replicas)
+        # Found once: at every step a walk over all modules would take as long as a small model's arithmetic.
+        self._weights = [dict(replica.named_parameters()) for replica in replicas]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of all replicas."""
+        if not set_to_none:
+            return super().zero_grad(set_to_none)
+        for weights in self._weights:
+            for weight in weights.values():
+                weight.grad = None
+        return None
 
     def forward(self, **inputs: Any) -> dict[str, torch.Tensor]:
         """Run all replicas.
@@ -83,7 +94,7 @@ class StackedModel(nn.Module):
             ``losses`` (R,), one per replica, and their sum ``loss``, whose gradient is each replica's own.
         """
         template = self.replicas[0]
-        weights = _stack([dict(replica.named_parameters()) for replica in self.replicas])
+        weights = _stack(self._weights)
         for weight in weights.values():
             if weight.requires_grad:
                 # Two weights that are added have one gradient between them, and clipping would scale it twice.

@@ -32,6 +32,16 @@ def test_unlike_rows_are_padded_on_the_right_and_masked() -> None:
     assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0], [1, 1, 0]]
 
 
+@pytest.mark.parametrize(("high", "kept"), [(127, torch.int8), (128, torch.int16), (40_000, torch.int32)])
+def test_rows_in_memory_are_as_narrow_as_their_values_allow(high: int, kept: torch.dtype) -> None:
+    rows = TensorRows({"input_ids": [[0, high], [3, 4]], "labels": [[-100, high], [1, -100]]})
+    assert rows._ids.dtype == rows._labels.dtype == kept
+    batch = rows.__getitems__([1, 0])
+    assert batch["input_ids"].dtype == batch["labels"].dtype == torch.int64
+    assert batch["input_ids"].tolist() == [[3, 4], [0, high]]
+    assert batch["labels"].tolist() == [[1, -100], [-100, high]]
+
+
 def test_real_labels_stay_real() -> None:
     batch = MemoryCollator()([{"input_ids": [0, 1], "labels": [0.5, 1.0]}, {"input_ids": [0], "labels": [0.25]}])
     assert batch["labels"].dtype == torch.float32

@@ -70,6 +70,9 @@ def test_replicas_with_rows_of_their_own_have_the_losses_and_gradients_of_single
     labels[2, 0, 2:] = -100  # the replicas have unlike numbers of targets
     outputs = StackedModel(stacked)(input_ids=ids, labels=labels, num_items_in_batch=torch.tensor(7))
     outputs["loss"].backward()
+    wrong = labels.masked_fill(labels == 2, 99)
+    with pytest.raises(ValueError, match="labels must be integers"):
+        StackedModel(stacked)(input_ids=ids, labels=wrong)
     for index, model in enumerate(single):
         loss = model(input_ids=ids[index], labels=labels[index]).loss
         loss.backward()
@@ -116,9 +119,9 @@ def test_twenty_steps_of_a_stack_equal_those_of_single_runs(mixer, rows, tmp_pat
             assert left.values == pytest.approx(dict(right.values), rel=2e-12)
 
 
-@pytest.mark.parametrize("changes", [{}, OWN], ids=["shared", "own"])
-def test_a_replica_that_ends_early_keeps_the_weights_it_had(changes, tmp_path, float64):
-    cells = cells_of({"lstm": {"training": {"stop_at": 0.5}}}, learning_rates=[1e-5, 3e-2], **changes)
+@pytest.mark.parametrize(("level", "changes"), [(0.5, {}), (0.45, OWN)], ids=["shared", "own"])
+def test_a_replica_that_ends_early_keeps_the_weights_it_had(level, changes, tmp_path, float64):
+    cells = cells_of({"lstm": {"training": {"stop_at": level}}}, learning_rates=[1e-5, 3e-2], **changes)
     run_stacked([cell.experiment() for cell in cells], tmp_path / "stack", lambda steps: None)
     steps = set()
     for cell in cells:
@@ -182,6 +185,24 @@ def test_stacks_hold_what_differs_in_rate_and_seed_alone():
     assert [len(stack) for stack in as_stacks(cells, 1)] == [1] * len(cells)
     noisy = planned(tiny_recipe(model={"num_hidden_layers": 1, "residual_dropout": 0.1}))
     assert [len(stack) for stack in as_stacks(noisy, 8)] == [1] * len(noisy)
+
+
+def test_seeds_with_rows_of_their_own_share_a_stack_where_rows_have_one_length():
+    own = planned(tiny_recipe(arms={"lstm": {}}, seeds={"search": [0], "final": [1, 2], "rows": "own"}))
+    assert [len(stack) for stack in as_stacks(own, 8)] == [len(own)] == [4]
+    several = tiny_recipe(
+        arms={"lstm": {}}, seeds={"search": [0], "final": [1, 2], "rows": "own"}, data={**TINY_DATA, "length": [5, 8]}
+    )
+    assert sorted(len(stack) for stack in as_stacks(planned(several), 8)) == [1, 1, 2]
+    assert len({cell.digest for cell in own}) == 4
+
+
+def test_rows_side_by_side_have_one_shape():
+    rows = [TensorRows({"input_ids": [[1, 2]] * count, "labels": [[1, 2]] * count}) for count in (2, 3)]
+    ragged = TensorRows({"input_ids": [[1, 2], [1]], "labels": [[1, 2], [1]]})
+    for parts in (rows, [rows[0], ragged], [ragged, ragged]):
+        with pytest.raises(ValueError, match="equally many rows of one length"):
+            StackedRows(parts)
 
 
 def test_what_cannot_be_stacked_says_why(monkeypatch):
