@@ -17,8 +17,9 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import ModelOutput, logging
 from transformers.utils.generic import can_return_tuple
 
-from hf_memory.models.cache import MemoryCache, one_cache
+from hf_memory.models.cache import MemoryCache, check_owner, one_cache, state_owner
 from hf_memory.models.configuration import MemoryConfig
+from hf_memory.models.inputs import check_inputs
 from hf_memory.models.layers import (
     MLP,
     RMSNorm,
@@ -263,6 +264,7 @@ class MemoryModel(MemoryPreTrainedModel):
             for index, (layer_config, mixer_class) in enumerate(self.layer_plan(config))
         )
         self.norm = make_norm(config)
+        self.cache_owner = state_owner(config)
         self.gradient_checkpointing = False
         self._keep_in_fp32_modules_strict = {
             name
@@ -279,7 +281,7 @@ class MemoryModel(MemoryPreTrainedModel):
     def initial_state(self, batch_size: int) -> MemoryCache:
         """A cache that holds the state of every block before the first token."""
         positions = torch.zeros(batch_size, dtype=torch.int64, device=self.device)
-        return MemoryCache([layer.initial_state(batch_size) for layer in self.layers], positions)
+        return MemoryCache([layer.initial_state(batch_size) for layer in self.layers], positions, 0, self.cache_owner)
 
     def state_size(self, length: int | None = None) -> int:
         """Numbers held per sequence by all blocks after ``length`` tokens."""
@@ -288,7 +290,7 @@ class MemoryModel(MemoryPreTrainedModel):
     def reset_rows(self, cache: MemoryCache, mask: torch.Tensor) -> MemoryCache:
         """A new cache in which the rows where ``mask`` (B,) is True start again."""
         states = [layer.reset_state(state, mask) for layer, state in zip(self.layers, cache.states, strict=True)]
-        return MemoryCache(states, cache.positions.masked_fill(mask, 0), cache.num_columns)
+        return MemoryCache(states, cache.positions.masked_fill(mask, 0), cache.num_columns, cache.owner)
 
     @can_return_tuple
     def forward(
@@ -308,7 +310,7 @@ class MemoryModel(MemoryPreTrainedModel):
         """Run the stack.
 
         Args:
-            input_ids: Tokens (B, T); or give ``inputs_embeds`` (B, T, D).
+            input_ids: Tokens (B, T), at least one row and one column; or give ``inputs_embeds`` (B, T, D).
             attention_mask: 1 for real tokens, 0 for padding (B, S), S >= T; its last T columns are read. At a masked
                 position no state moves, and the output is zero.
             position_ids: Positions (B, T); default: the real tokens of each row are counted.
@@ -325,9 +327,10 @@ class MemoryModel(MemoryPreTrainedModel):
             ValueError: Names the argument, and the accepted range.
         """
         _check_kwargs(kwargs)
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("give exactly one of input_ids and inputs_embeds")
+        check_inputs(self.config, input_ids, inputs_embeds, attention_mask, position_ids)
         cache = one_cache(cache, past_key_values, cache_params)
+        if cache is not None:
+            check_owner(cache, self.cache_owner, len(self.layers))
         use_cache = self._resolve_use_cache(use_cache)
         embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         layout = RowLayout.from_mask(attention_mask, *embeds.shape[:2], embeds.device)
@@ -339,9 +342,12 @@ class MemoryModel(MemoryPreTrainedModel):
         every, states, trace = run(hidden, states, layout.lengths, position_ids, use_cache)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
+        if use_cache:
+            columns = embeds.shape[1] + (0 if cache is None else cache.num_columns)
+            carried = MemoryCache(states, start + layout.counts, columns, self.cache_owner)
         return MemoryModelOutput(
             last_hidden_state=layout.scatter(self.norm(every[-1])),
-            cache=MemoryCache(states, start + layout.counts, _columns(cache) + embeds.shape[1]) if use_cache else None,
+            cache=carried if use_cache else None,
             hidden_states=tuple(map(layout.scatter, every)) if output_hidden_states else None,
             states=tuple(map(layout.scatter_states, trace)) if output_states else None,
         )
@@ -397,10 +403,6 @@ class MemoryModel(MemoryPreTrainedModel):
             logger.warning_once("gradient checkpointing recomputes the states: `use_cache=True` is ignored in training")
             return False
         return use_cache
-
-
-def _columns(cache: MemoryCache | None) -> int:
-    return 0 if cache is None else cache.num_columns
 
 
 def _check_kwargs(kwargs: dict[str, Any]) -> None:
