@@ -9,8 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.utils import logging
 
 from hf_memory.models.configuration import MemoryConfig
+
+logger = logging.get_logger(__name__)
 
 IGNORE_INDEX = -100
 """Label of a position that is not supervised."""
@@ -42,6 +45,17 @@ def check_inputs(
         _check_mask(attention_mask, batch_size, num_columns)
     if position_ids is not None:
         _check_positions(position_ids, batch_size, num_columns)
+
+
+def check_kwargs(kwargs: dict[str, Any]) -> None:
+    """Refuse packed sequences, and name in the log what else the model does not read."""
+    packed = [name for name in kwargs if name.startswith(("cu_seq_lens", "seq_idx"))]
+    if packed:
+        raise ValueError(f"{packed[0]}: packed sequences are not supported; pad them and give attention_mask")
+    known = {"return_dict", "output_attentions", "cache_position", "num_items_in_batch", "token_type_ids"}
+    ignored = [name for name, value in kwargs.items() if value is not None and name not in known]
+    if ignored:
+        logger.warning_once(f"arguments that the model does not read: {', '.join(ignored)}")
 
 
 def check_labels(name: str, labels: Any, columns: Tensor | None, num_classes: int | None) -> None:

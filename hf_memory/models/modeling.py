@@ -19,7 +19,7 @@ from transformers.utils.generic import can_return_tuple
 
 from hf_memory.models.cache import MemoryCache, check_owner, one_cache, state_owner
 from hf_memory.models.configuration import MemoryConfig
-from hf_memory.models.inputs import check_inputs
+from hf_memory.models.inputs import check_inputs, check_kwargs
 from hf_memory.models.layers import (
     MLP,
     RMSNorm,
@@ -32,6 +32,7 @@ from hf_memory.models.layers import (
     split_state,
 )
 from hf_memory.models.padding import RowLayout
+from hf_memory.ops.backends.dispatch import keep_backend, requested_backend
 
 logger = logging.get_logger(__name__)
 
@@ -92,6 +93,10 @@ class MemoryBlock(GradientCheckpointingLayer):
         self.mlp_norm = make_norm(config) if self.mlp is not None else None
         self.dropout = nn.Dropout(config.residual_dropout)
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the block. Recomputed in a thread of the backward pass it keeps the backend of the forward one."""
+        return super().__call__(*args, backend=requested_backend(), **kwargs)
+
     @property
     def parts(self) -> dict[str, StatefulLayer]:
         """The parts of the block that may carry a state, by the prefix of their leaves."""
@@ -105,8 +110,13 @@ class MemoryBlock(GradientCheckpointingLayer):
         lengths: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
         return_state: bool = True,
+        backend: str | None = None,
     ) -> tuple[torch.Tensor, State | None]:
-        """See :class:`StatefulLayer`."""
+        """See :class:`StatefulLayer`; ``backend`` is the one that ``use_backend`` asked for."""
+        with keep_backend(backend):
+            return self._run(hidden_states, state, lengths, position_ids, return_state)
+
+    def _run(self, hidden_states, state, lengths, position_ids, return_state):
         new: dict[str, State | None] = {}
 
         def run(name: str, inputs: torch.Tensor) -> torch.Tensor:
@@ -326,7 +336,7 @@ class MemoryModel(MemoryPreTrainedModel):
         Raises:
             ValueError: Names the argument, and the accepted range.
         """
-        _check_kwargs(kwargs)
+        check_kwargs(kwargs)
         check_inputs(self.config, input_ids, inputs_embeds, attention_mask, position_ids)
         cache = one_cache(cache, past_key_values, cache_params)
         if cache is not None:
@@ -403,13 +413,3 @@ class MemoryModel(MemoryPreTrainedModel):
             logger.warning_once("gradient checkpointing recomputes the states: `use_cache=True` is ignored in training")
             return False
         return use_cache
-
-
-def _check_kwargs(kwargs: dict[str, Any]) -> None:
-    packed = [name for name in kwargs if name.startswith(("cu_seq_lens", "seq_idx"))]
-    if packed:
-        raise ValueError(f"{packed[0]}: packed sequences are not supported; pad them and give attention_mask")
-    known = {"return_dict", "output_attentions", "cache_position", "num_items_in_batch", "token_type_ids"}
-    ignored = [name for name, value in kwargs.items() if value is not None and name not in known]
-    if ignored:
-        logger.warning_once(f"arguments that the model does not read: {', '.join(ignored)}")

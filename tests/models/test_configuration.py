@@ -92,7 +92,7 @@ def float_fields():
                 yield key, field.name
 
 
-@pytest.mark.parametrize(("key", "name"), float_fields())
+@pytest.mark.parametrize(("key", "name"), list(float_fields()))
 def test_a_field_of_floats_takes_integers_and_nothing_that_is_not_finite(key, name):
     for value in (1, 0, 2):
         with contextlib.suppress(StrictDataclassError):
