@@ -197,9 +197,7 @@ class MemoryHeadModel(MemoryPreTrainedModel):
             predictions.append(prediction)
         return torch.cat(losses), torch.cat(predictions)
 
-    def _chunk(
-        self, hidden: torch.Tensor, target: torch.Tensor, smoothing: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _chunk(self, hidden: torch.Tensor, target: torch.Tensor, smoothing: float) -> tuple[torch.Tensor, torch.Tensor]:
         scores = self.head(hidden)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         target = target.to(scores.device)  # a head may stand on a device of its own

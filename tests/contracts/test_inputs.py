@@ -31,7 +31,10 @@ BAD = {
     "too large an id": ({"input_ids": at(IDS, 11)}, r"input_ids must be in \[0, vocab_size=11\); got 0 to 11"),
     "no rows": ({"input_ids": IDS[:0]}, r"input_ids must hold at least one row and one column, got \(0, 8\)"),
     "no columns": ({"input_ids": IDS[:, :0]}, r"input_ids must hold at least one row and one column, got \(3, 0\)"),
-    "2-D embeddings": ({**EMBEDDED, "inputs_embeds": EMBEDS[0]}, r"inputs_embeds must be a tensor \(batch, length, hid"),
+    "2-D embeddings": (
+        {**EMBEDDED, "inputs_embeds": EMBEDS[0]},
+        r"inputs_embeds must be a tensor \(batch, length, hid",
+    ),
     "narrow embeddings": ({**EMBEDDED, "inputs_embeds": EMBEDS[..., :9]}, "inputs_embeds must be .*hidden_size=16"),
     "integer embeddings": ({**EMBEDDED, "inputs_embeds": EMBEDS.long()}, "inputs_embeds must be floating point"),
     "no embeddings": ({**EMBEDDED, "inputs_embeds": EMBEDS[:, :0]}, "inputs_embeds must hold at least one row"),

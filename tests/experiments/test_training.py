@@ -19,6 +19,16 @@ from tests.contracts.test_heads import Rows
 
 HEADS = pytest.mark.parametrize("head", ["causal", "token_classification"])
 TRAINERS = pytest.mark.parametrize("trainer_class", [Trainer, MemoryTrainer])
+SGD = {
+    "optim": "sgd",
+    "weight_decay": 0.0,
+    "warmup_steps": 0,
+    "max_steps": 1,
+    "learning_rate": 1.0,
+    "lr_scheduler_type": "constant",
+    "disable_tqdm": True,
+    "use_cpu": True,
+}
 
 
 def trainer_of(trainer_class, model, folder, rows=None, compute_loss_func=None, compute_metrics=None, **arguments):
@@ -27,8 +37,7 @@ def trainer_of(trainer_class, model, folder, rows=None, compute_loss_func=None, 
         model=model,
         args=training_arguments(
             str(folder),
-            **{"optim": "sgd", "weight_decay": 0.0, "warmup_steps": 0, "max_steps": 1, "learning_rate": 1.0},
-            **{"lr_scheduler_type": "constant", "disable_tqdm": True, "use_cpu": True, **arguments},
+            **{**SGD, **arguments},
         ),
         train_dataset=rows,
         eval_dataset=rows,
@@ -59,7 +68,7 @@ def test_a_step_with_smoothed_labels_is_one_down_the_gradient_of_the_smoothed_lo
 
 def test_smoothed_labels_do_not_teach_a_model_to_copy_its_input(tmp_path):
     ids = torch.randint(0, 11, (64, 10), generator=torch.Generator().manual_seed(0))
-    model = mixer_model(mixer_config("lru", vocab_size=11, hidden_size=16, num_hidden_layers=1))
+    model = mixer_model(mixer_config("lru", vocab_size=11, hidden_size=16, num_hidden_layers=1), "causal")
     rows = [{"input_ids": row, "labels": row} for row in ids]
     options = {"label_smoothing_factor": 0.1, "max_steps": 60, "learning_rate": 1e-2, "optim": "adamw_torch"}
     trainer_of(Trainer, model, tmp_path, rows, per_device_train_batch_size=16, **options).train()
@@ -117,7 +126,7 @@ def test_the_evaluated_loss_is_the_sum_over_the_number_of_targets(batch, metrics
 @pytest.mark.parametrize("with_metrics", [False, True])
 def test_a_loss_of_ones_own_is_evaluated_too(batch, with_metrics, tmp_path):
     model = make("lru", dtype=torch.float64)
-    task = make_task("mqar", vocab_size=8, num_kv_pairs=2)
+    task = make_task("mqar", vocab_size=11, num_kv_pairs=2)
     metrics = metrics_for_task(task, 10) if with_metrics else None
     trainer = trainer_of(
         MemoryTrainer, model, tmp_path, None, doubled, metrics, per_device_eval_batch_size=batch, max_steps=1
