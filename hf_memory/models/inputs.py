@@ -1,8 +1,8 @@
 """What a model takes: one check of its arguments for all types, before anything is computed.
 
-Rank, dtype, shape and emptiness are always checked. Values are read where that costs nothing: eagerly on a CPU. On other
-devices and while a graph is traced they become an assertion of the graph, which raises a ``RuntimeError`` with the same
-words; a branch on data would break an export.
+Rank, dtype, shape and emptiness are always checked. Values are read where that costs nothing: eagerly on a CPU. On
+other devices and while a graph is traced they become an assertion of the graph, which raises a ``RuntimeError`` with
+the same words; a branch on data would break an export.
 """
 
 from typing import Any

@@ -35,7 +35,7 @@ def takes_rows(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def read_rows(name: str, rows: Any) -> np.ndarray | list[np.ndarray]:
-    """Rows (n, L) as an array, or as a list of arrays where their lengths differ. Raises a ``ValueError`` for others."""
+    """Rows (n, L) as an array, or a list of arrays where their lengths differ. Raises a ``ValueError`` for others."""
     if not isinstance(rows, np.ndarray):
         rows = rows[:] if isinstance(rows, Sequence) else rows  # a column of a dataset is read at once, not row by row
         parts = [np.asarray(row) for row in rows]

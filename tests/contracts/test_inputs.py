@@ -66,10 +66,9 @@ BAD = {
 @every_model
 def test_each_bad_input_is_refused_by_its_name(key):
     model = make(key)
-    for kind, (inputs, message) in BAD.items():
+    for inputs, message in BAD.values():
         with pytest.raises(ValueError, match=message):
             model(**{"input_ids": IDS, **inputs})
-            pytest.fail(f"{kind} went through")
 
 
 @every_model
