@@ -106,7 +106,7 @@ class MemoryTrainer(Trainer):
         labels = inputs["labels"]
         targets = inputs["shift_labels"] if "shift_labels" in inputs else labels[:, self._heads[0].shift :]
         counts = (targets != IGNORE_INDEX).sum(1)
-        outputs = None
+        outputs: Any = None
         with torch.no_grad(), self.compute_loss_context_manager():
             if self.compute_loss_func is None or not prediction_loss_only:
                 outputs = model(**inputs, return_logits=False, use_cache=False)
