@@ -1,7 +1,9 @@
 """Cache folders: how a configuration is called there, how a folder comes to be, and whether a stored one is whole."""
 
 import contextlib
+import glob
 import shutil
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,13 +11,17 @@ from pathlib import Path
 import datasets
 import numpy as np
 import pyarrow as pa
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from hf_memory.data.drawing import Rows, digest_heads
 from hf_memory.data.rows import HEAD_ROWS
 from hf_memory.data.specification import Specification
 
 NAMESPACE = "hf_memory"
+
+_LOCK = ".lock"
+_ABANDONED = 3600.0
+"""Age in seconds at which a folder without a lock counts as left."""
 
 
 class DamagedCacheError(ValueError):
@@ -53,6 +59,9 @@ def replacing(folder: Path) -> Iterator[Path]:
     staging = _staging(folder)
     # Whoever builds holds the lock, so whatever lies here was left by a process that was killed.
     shutil.rmtree(staging, ignore_errors=True)
+    for other in staging.parent.iterdir():
+        if other.is_dir() and other != staging:
+            _remove_left(other, Path(f"{other}.lock"))
     written = staging / uuid.uuid4().hex
     try:
         yield written
@@ -61,6 +70,42 @@ def replacing(folder: Path) -> Iterator[Path]:
         written.rename(folder)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def working_folder(parent: str | Path, name: str) -> Iterator[Path]:
+    """Give a folder to work in, ``.<name>-<digits>``, which is removed at the end.
+
+    Those that processes left which were killed are removed first: each holds a lock in its own while it works.
+    """
+    parent = Path(parent)
+    parent.mkdir(parents=True, exist_ok=True)
+    for other in parent.glob(f".{glob.escape(name)}-{'[0-9a-f]' * 32}"):
+        # A folder without a lock may have been made just now.
+        if (other / _LOCK).exists() or _age(other) > _ABANDONED:
+            _remove_left(other, other / _LOCK)
+    folder = parent / f".{name}-{uuid.uuid4().hex}"
+    folder.mkdir()
+    lock = FileLock(folder / _LOCK)
+    try:
+        with lock:
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_left(folder: Path, lock: Path) -> None:
+    """Remove a folder whose lock nobody holds. That of another user stays."""
+    with contextlib.suppress(OSError, Timeout), FileLock(lock, blocking=False):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _age(folder: Path) -> float:
+    """Seconds since a folder was changed; none where it has gone."""
+    try:
+        return time.time() - folder.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def build_lock(folder: Path) -> FileLock:

@@ -1,17 +1,14 @@
 """Parquet folders with a card, which ``datasets.load_dataset`` reads without this package, and their upload."""
 
-import contextlib
 import os
-import shutil
-import tempfile
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import datasets
 
 from hf_memory.data.cards import dataset_card
+from hf_memory.data.folders import working_folder
 from hf_memory.data.memory_builder import MemoryBuilder
 from hf_memory.data.specification import specify
 from hf_memory.names import check_names
@@ -58,17 +55,13 @@ def export(
     folder = Path(out_dir) / task
     if folder.exists() and any(folder.iterdir()) and not _is_export(folder):
         raise ValueError(f"out_dir: {folder} exists and is no earlier export; choose another folder or remove it")
-    Path(out_dir).mkdir(parents=True, exist_ok=True)
-    written = Path(out_dir) / f".{task}-{uuid.uuid4().hex}"
-    try:
+    with working_folder(out_dir, task) as work:
+        written = work / task
         written.mkdir()
-        with _cache(cache_dir) as root:
-            _write(written, task, requests, root, num_proc)
+        _write(written, task, requests, os.fspath(cache_dir or work / "cache"), num_proc)
         if folder.exists():
-            shutil.rmtree(folder)
+            folder.rename(work / "before")
         written.rename(folder)
-    finally:
-        shutil.rmtree(written, ignore_errors=True)
     return folder
 
 
@@ -129,12 +122,3 @@ def _info(info: datasets.DatasetInfo, name: str, download_size: int) -> datasets
 def _is_export(folder: Path) -> bool:
     card = folder / CARD
     return card.is_file() and "hf_memory" in card.read_text(encoding="utf-8")
-
-
-@contextlib.contextmanager
-def _cache(cache_dir: str | Path | None) -> Iterator[str]:
-    if cache_dir is not None:
-        yield os.fspath(cache_dir)
-        return
-    with tempfile.TemporaryDirectory() as temporary:
-        yield temporary

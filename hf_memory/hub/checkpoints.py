@@ -16,12 +16,13 @@ from typing import Any, TypeAlias
 from huggingface_hub import CommitInfo, HfApi
 from transformers import PreTrainedModel
 
+from hf_memory.data.folders import working_folder
 from hf_memory.data.tokenizers import task_tokenizer
 from hf_memory.data.values import from_json
 from hf_memory.experiments.provenance import RUN_FILE, weights_digest
 from hf_memory.experiments.results import Row, read_definition, read_rows
 from hf_memory.experiments.training import ARGUMENTS_NAME
-from hf_memory.hub.client import CARD, check_repo_id, make_repo, read_card, upload
+from hf_memory.hub.client import CARD, WORK, check_repo_id, make_repo, read_card, upload
 from hf_memory.hub.loading import load_checkpoint
 from hf_memory.hub.model_card import model_card
 from hf_memory.hub.remote_code import export_remote_code
@@ -136,9 +137,9 @@ def push(
     """
     check_repo_id(repo_id)
     api = HfApi(token=token)
-    with tempfile.TemporaryDirectory() as temporary:
+    with working_folder(tempfile.gettempdir(), WORK) as temporary:
         # Whatever is wrong with the checkpoint is found before the Hub is asked for anything.
-        folder = Path(temporary) / "model"
+        folder = temporary / "model"
         prepared = _prepare(source, folder, results, task, tags or (), allow_pickle, max_shard_size or "50GB")
         repo_id = make_repo(api, repo_id, "model", revision=revision, private=private, create_pr=create_pr)
         prepared.write_card(repo_id, read_card(api, repo_id, "model", revision))

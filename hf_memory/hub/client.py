@@ -20,6 +20,8 @@ from huggingface_hub.utils import validate_repo_id
 
 CARD = "README.md"
 MAIN = "main"
+WORK = "hf_memory-push"
+"""Name of the temporary folders of pushes."""
 
 
 class HubError(ValueError):

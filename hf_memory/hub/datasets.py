@@ -12,10 +12,22 @@ import pyarrow.parquet as pq
 from huggingface_hub import CommitInfo, DatasetCard, DatasetCardData, HfApi
 
 from hf_memory.data.benchmark import BENCHMARK, benchmark_yaml
+from hf_memory.data.folders import working_folder
 from hf_memory.data.parquet import Configurations, config_names, export
 from hf_memory.data.specification import Specification, specify
 from hf_memory.experiments.results import Row, read_definition, read_rows, recover_rows
-from hf_memory.hub.client import CARD, MAIN, HubError, check_repo_id, explained, is_path, make_repo, read_card, upload
+from hf_memory.hub.client import (
+    CARD,
+    MAIN,
+    WORK,
+    HubError,
+    check_repo_id,
+    explained,
+    is_path,
+    make_repo,
+    read_card,
+    upload,
+)
 from hf_memory.hub.merging import merge_card
 from hf_memory.hub.results import rows_from_table, rows_table
 from hf_memory.hub.sections import FIGURES, results_section
@@ -57,7 +69,7 @@ def push_dataset(
     """
     check_repo_id(repo_id)
     api, version = HfApi(token=token), task_class(task).version
-    with tempfile.TemporaryDirectory() as temporary:
+    with working_folder(tempfile.gettempdir(), WORK) as temporary:
         folder = export(task, temporary, configs, num_proc=num_proc, **overrides)
         write_text(folder / BENCHMARK, benchmark_yaml(_published(task, configs, overrides)))
         repo_id = make_repo(api, repo_id, "dataset", revision=revision, private=private)
@@ -95,8 +107,9 @@ def push_results(
     """
     check_repo_id(repo_id)
     rows, api = read_rows(results), HfApi(token=token)
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
+    with working_folder(tempfile.gettempdir(), WORK) as temporary:
+        folder = temporary / "rows"
+        folder.mkdir()
         pq.write_table(rows_table(rows), folder / ROWS)
         files = sorted(Path(results).glob("*.jsonl")) if Path(results).is_dir() else [Path(results)]
         cells = [{"cell": file.stem, "definition": json.dumps(encode(read_definition(file)))} for file in files]

@@ -1,6 +1,8 @@
 """Parquet folders, their cards, their upload, and the scripts that make editions."""
 
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import datasets
@@ -10,7 +12,7 @@ from datasets.info import DatasetInfosDict
 from datasets.utils.metadata import MetadataConfigs
 from huggingface_hub import DatasetCard
 
-from hf_memory.data import parquet
+from hf_memory.data import folders, parquet
 from hf_memory.data.cards import split_statistics
 from hf_memory.data.parquet import config_names, export
 from hf_memory.data.specification import specify
@@ -177,3 +179,36 @@ def test_an_edition_refuses_another_version_and_unknown_names() -> None:
         Edition("mqar", "1.0.0", {"kv4_len64": {}}).requests(["kv4_len46"])
     with pytest.raises(ValueError, match="limit must be at least 1"):
         Edition("mqar", "1.0.0", {"kv4_len64": {}}).requests(limit=0)
+
+
+KILLED = """
+import os, sys
+from hf_memory.data import folders, parquet
+
+parquet.dataset_card = lambda *given: os._exit(9)
+parquet.export("bit_parity", sys.argv[1], length=6, num_train=8, num_validation=4, num_test=4)
+"""
+
+
+def test_what_a_killed_export_left_is_removed_by_the_next(tmp_path):
+    killed = subprocess.run([sys.executable, "-c", KILLED, tmp_path / "out"], capture_output=True, check=False)
+    assert killed.returncode == 9, killed.stderr
+    left = list((tmp_path / "out").iterdir())
+    assert [path.name[:12] for path in left] == [".bit_parity-"]
+    with folders.working_folder(tmp_path / "out", "bit_parity") as other:  # of an export at work
+        assert not left[0].exists()
+        parquet.export("bit_parity", tmp_path / "out", length=6, num_train=8, num_validation=4, num_test=4)
+        assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [other.name, "bit_parity"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["bit_parity"]
+    assert not any(path.name.startswith(".") for path in (tmp_path / "out").rglob("*"))
+
+
+def test_what_killed_builds_of_other_configurations_left_is_removed(tmp_path):
+    specification = [specify("bit_parity", length=length, num_train=8) for length in (4, 6, 8)]
+    first, second, third = (folders.cache_folder(own, "key", tmp_path) for own in specification)
+    places = [folders._staging(folder) for folder in (first, second, third)]
+    for place in places[:2]:
+        (place / "half").mkdir(parents=True)
+    with folders.build_lock(second), folders.build_lock(third), folders.replacing(third) as written:
+        written.mkdir(parents=True)
+        assert [place.exists() for place in places[:2]] == [False, True]

@@ -164,9 +164,10 @@ STRANGE = [
 ]  # fmt: skip
 # What a row cannot tell by itself: names in words, and measurements within their range.
 OPEN = {
-    "config_digest", "data_version", "schedule", "stop_rule", "optim_groups", "device", "backend", "versions", "weights_sha256", "code", "task_knobs", "steps", "tokens", "parameters", "parameters_non_embedding", "parameters_per_block", "state_numbers",
-    "state_bytes", "train_seconds", "eval_seconds", "data_seed", "chance", "baselines", "learning_rate",
-    "learning_rate_grid", "train_length",
+    "config_digest", "data_version", "schedule", "stop_rule", "optim_groups", "device", "backend", "versions",
+    "weights_sha256", "code", "task_knobs", "steps", "tokens", "parameters", "parameters_non_embedding",
+    "parameters_per_block", "state_numbers", "state_bytes", "train_seconds", "eval_seconds", "data_seed", "chance",
+    "baselines", "learning_rate", "learning_rate_grid", "train_length",
 }  # fmt: skip
 PUBLISHED = sorted(EXAMPLES.rglob("*.jsonl"))
 

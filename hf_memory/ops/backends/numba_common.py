@@ -5,15 +5,19 @@ items and releases the interpreter lock, and an item is computed the same way wh
 do not depend on the number of threads. There is no thread pool between calls, so that a forked process inherits none.
 """
 
+import functools
+import hashlib
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numba
 import numpy as np
 import torch
 from numba import types
+from numba.core.dispatcher import Dispatcher
 from numba.extending import overload
 
 LN_2 = math.log(2)
@@ -66,9 +70,24 @@ def compiled(function: Callable | None = None, *, sums: bool = False) -> Any:
         "fastmath": {"contract", "reassoc", "nsz"} if sums else {"contract"},
     }
     try:
-        return numba.njit(cache=True, **options)(function)
+        dispatcher = numba.njit(cache=True, **options)(function)
     except RuntimeError:
         return numba.njit(**options)(function)
+    if isinstance(dispatcher, Dispatcher):  # and not the function itself, where compilation is switched off
+        file = dispatcher._cache._cache_file
+        file._source_stamp = (file._source_stamp, sources_digest())
+    return dispatcher
+
+
+@functools.cache
+def sources_digest() -> str:
+    """Digest of the files of all compiled loops.
+
+    Numba recompiles where the file of a function has changed; what the function calls in another one is none of its
+    business, so that an edited helper would go on as it was.
+    """
+    files = sorted(Path(__file__).parent.glob("numba_*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def array(tensor: torch.Tensor) -> np.ndarray:
