@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_memory.experiments.metrics import MetricValue
-from hf_memory.schema import Fields, Kind, ListOf, MapOf, Maybe, Number, Pair, Plain, Text
+from hf_memory.experiments.schema import Fields, Kind, ListOf, MapOf, Maybe, Number, Pair, Plain, Text
 from hf_memory.storage import decode, digest, encode, write_text
 
 logger = logging.getLogger(__name__)

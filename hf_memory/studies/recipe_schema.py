@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import SchedulerType
 
-from hf_memory.schema import Either, Fields, Flag, Kind, ListOf, MapOf, Maybe, Number, Pair, Plain, Text
+from hf_memory.experiments.schema import Either, Fields, Flag, Kind, ListOf, MapOf, Maybe, Number, Pair, Plain, Text
 from hf_memory.studies.expectations import OVER, QUANTITIES, RATES, RELATIONS
 
 PROFILES = ("smoke", "cpu", "cpu_long", "full")

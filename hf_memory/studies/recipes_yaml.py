@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
+from hf_memory.experiments.schema import Fields, Maybe, Plain
 from hf_memory.names import check_names
-from hf_memory.schema import Fields, Maybe, Plain
 from hf_memory.studies.recipe_schema import PROFILES, check_overrides, check_values
 from hf_memory.studies.recipes import Recipe
 from hf_memory.studies.registration import check_readable

@@ -11,7 +11,7 @@ SOURCE_FOLDERS = ("hf_memory", "examples", "dataset_scripts", "benchmarks")
 
 # Lowest first. A file may import from its own folder and from those below; folders side by side do not meet.
 STOREYS = [
-    "hf_memory.names hf_memory.schema hf_memory.storage hf_memory.ops",
+    "hf_memory.names hf_memory.storage hf_memory.ops",
     "hf_memory.models",
     "hf_memory.mixers | hf_memory.tasks",
     "hf_memory.data",
