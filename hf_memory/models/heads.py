@@ -181,7 +181,7 @@ class MemoryHeadModel(MemoryPreTrainedModel):
         return type(head) is nn.Linear and not hooked and self.config.problem_type != "regression"
 
     def _loss_in_chunks(
-        self, hidden: torch.Tensor, targets: torch.Tensor, smoothing: float
+        self, hidden: torch.Tensor, targets: torch.Tensor, smoothing: float = 0.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
         rows = max(1, _CHUNK_LOGITS // self.head.out_features)
         recompute = len(hidden) > rows and torch.is_grad_enabled() and not in_function_transform()

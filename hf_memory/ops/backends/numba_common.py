@@ -74,7 +74,8 @@ def compiled(function: Callable | None = None, *, sums: bool = False) -> Any:
     except RuntimeError:
         return numba.njit(**options)(function)
     if isinstance(dispatcher, Dispatcher):  # and not the function itself, where compilation is switched off
-        file = dispatcher._cache._cache_file
+        cache: Any = dispatcher
+        file = cache._cache._cache_file
         file._source_stamp = (file._source_stamp, sources_digest())
     return dispatcher
 
