@@ -4,15 +4,23 @@ from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any
 
+LARGEST = 2**31 - 1
+"""Largest number of a column: rows are int32, and larger ids would come out negative."""
+
 
 def check_int(name: str, value: Any, low: int, high: int | None = None, *, optional: bool = False) -> None:
-    """Raise unless ``value`` is an integer in [low, high]; ``None`` passes where ``optional``."""
+    """Raise unless ``value`` is an integer in [low, high]; ``None`` passes where ``optional``.
+
+    Where no ``high`` is given it is :data:`LARGEST`.
+    """
     if optional and value is None:
         return
     is_integer = isinstance(value, Integral) and not isinstance(value, bool)
-    if not is_integer or int(value) < low or (high is not None and int(value) > high):
+    largest = LARGEST if high is None else high
+    if not is_integer or not low <= int(value) <= largest:
         kind = "None or an integer" if optional else "an integer"
-        allowed = f"at least {low}" if high is None else f"between {low} and {high}"
+        too_large = is_integer and int(value) > largest
+        allowed = f"at least {low}" if high is None and not too_large else f"between {low} and {largest}"
         raise ValueError(f"{name} must be {kind} {allowed}, got {value!r}")
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from hf_memory.tasks._checks import check_choice, check_int
+from hf_memory.tasks._checks import LARGEST, check_choice, check_int
 from hf_memory.tasks._draws import expected_largest_count
 from hf_memory.tasks.base import IGNORE_INDEX, Preset, Task
 
@@ -66,7 +66,7 @@ class RecallTask(Task):
         check_choice("loss_region", self.loss_region, ("all", "pattern"))
         check_int("pattern_length", self.pattern_length, 1)
         check_int("blank_length", self.blank_length, 1)
-        check_int("alphabet_size", self.alphabet_size, 2)
+        check_int("alphabet_size", self.alphabet_size, 2, LARGEST - 2)  # blank and marker are ids too
 
     @property
     def vocab_size(self) -> int:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from hf_memory.names import check_names
+from hf_memory.tasks._rows import takes_rows
 
 IGNORE_INDEX = -100
 """Label of a position that is not supervised, in integer and in floating point label columns alike."""
@@ -69,6 +70,10 @@ class Task(abc.ABC):
         category: Kind of memory that the task needs.
         headline_metric: The metric that ``extrapolation_length`` thresholds.
         presets: Named settings; the first is the default.
+
+    ``solve``, ``annotate`` and ``candidates`` are written for arrays (n, L), and take lists, tensors and columns of a
+    dataset too. Rows of unlike lengths are computed length by length, and the results padded on the right with
+    ``IGNORE_INDEX``, masks with False. Rows that are padded already are taken as they are.
     """
 
     key: ClassVar[str]
@@ -78,6 +83,12 @@ class Task(abc.ABC):
     category: ClassVar[Literal["stateful", "stable", "counting", "associative", "stack"]]
     headline_metric: ClassVar[str] = "token_accuracy"
     presets: ClassVar[Mapping[str, Preset]]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in ("solve", "annotate", "candidates"):
+            if name in vars(cls):
+                setattr(cls, name, takes_rows(vars(cls)[name]))
 
     @property
     @abc.abstractmethod
@@ -111,10 +122,12 @@ class Task(abc.ABC):
     def solve(self, input_ids: np.ndarray) -> np.ndarray:
         """Derive the labels of rows (n, L) from their ids alone, by another road than the sampler's."""
 
+    @takes_rows
     def annotate(self, input_ids: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
         """What metrics score and slice by, derived from raw rows: arrays (n, L) by name, ``score`` among them."""
         return {"score": labels != IGNORE_INDEX}
 
+    @takes_rows
     def candidates(self, input_ids: np.ndarray, labels: np.ndarray) -> np.ndarray | None:
         """Positions (n, L) whose ids may be asked for later, where answers are ids of the row; ``None`` for classes.
 
