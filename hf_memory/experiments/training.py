@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import torch
 from huggingface_hub import HfApi
+from torch.utils.data import DataLoader
 from transformers import EvalPrediction, PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer import TRAINING_ARGS_NAME
-from transformers.trainer_utils import HubStrategy
+from transformers.trainer_utils import EvalLoopOutput, HubStrategy
 
 from hf_memory.experiments.metrics import evaluate_predictions
 from hf_memory.mixers.auto import mixer_config, mixer_model
+from hf_memory.models.heads import MemoryHeadModel
+from hf_memory.models.inputs import IGNORE_INDEX
 from hf_memory.models.modeling import MemoryPreTrainedModel
 from hf_memory.storage import write_text
 from hf_memory.tasks.base import Task
@@ -26,6 +29,10 @@ class MemoryTrainer(Trainer):
 
     A plain ``Trainer`` trains and evaluates the models too, but it decays the parameters of the recurrence, reports the
     mean of batch means as ``eval_loss``, and keeps all logits of an evaluation in memory.
+
+    ``eval_loss`` is the summed loss over the number of targets, with and without metrics. ``label_smoothing_factor``
+    smooths the loss that is trained, inside of the head and at the supervised positions; what is evaluated is the loss
+    itself. A ``compute_loss_func`` is evaluated too, each batch weighted by its number of targets.
 
     Args:
         optim_groups: ``"documented"`` or ``"uniform"``, see ``MemoryPreTrainedModel.optim_groups``.
@@ -41,6 +48,35 @@ class MemoryTrainer(Trainer):
                 f"hub_strategy must be 'end' or 'every_save', got {self.args.hub_strategy.value!r}, which would push "
                 "the optimiser's state, a pickle"
             )
+        self._heads = [module for module in self.model.modules() if isinstance(module, MemoryHeadModel)]
+        self._totals = torch.zeros(2, dtype=torch.float64)
+        self._label_smoothing = self._take_over_smoothing()
+
+    def _take_over_smoothing(self) -> float:
+        """The share that the heads smooth themselves, in the place of Trainer, which does so on all logits."""
+        share = self.args.label_smoothing_factor
+        if not share or not self._heads:
+            return 0.0
+        if self.compute_loss_func is not None:
+            raise ValueError("label_smoothing_factor must be 0 with a compute_loss_func, which does not read it")
+        if any(head.config.problem_type == "regression" for head in self._heads):
+            raise ValueError(f"label_smoothing_factor must be 0 for a regression, which has no classes, got {share}")
+        self.label_smoother = None
+        return share
+
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        """The model's own loss, smoothed in training where that is asked for, or that of ``compute_loss_func``."""
+        if self._label_smoothing and model.training:
+            inputs = {**inputs, "label_smoothing": self._label_smoothing}
+        if self._heads and self.compute_loss_func is not None:
+            inputs = {**inputs, "return_logits": True}
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
         """Build the optimiser that the arguments name over the model's own parameter groups."""
@@ -62,15 +98,52 @@ class MemoryTrainer(Trainer):
     ) -> tuple[torch.Tensor | None, Any, torch.Tensor | None]:
         """Return predictions and losses per position (B, T) instead of logits.
 
-        Where metrics are computed, no loss is returned: Trainer would average it over batches, and the metrics hold the
-        summed loss over the number of targets.
+        No loss is returned: Trainer would average it over batches. :meth:`evaluation_loop` divides the sums.
         """
-        if prediction_loss_only or "labels" not in inputs:
+        if "labels" not in inputs or not self._heads:
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
         inputs = self._prepare_inputs(inputs)
+        labels = inputs["labels"]
+        targets = inputs["shift_labels"] if "shift_labels" in inputs else labels[:, self._heads[0].shift :]
+        counts = (targets != IGNORE_INDEX).sum(1)
+        outputs: Any = None
         with torch.no_grad(), self.compute_loss_context_manager():
-            outputs = model(**inputs, return_logits=False, use_cache=False)
-        return None, (outputs.predictions, outputs.token_loss), inputs["labels"]
+            if self.compute_loss_func is None or not prediction_loss_only:
+                outputs = model(**inputs, return_logits=False, use_cache=False)
+            if self.compute_loss_func is None:
+                self._add_to_totals(outputs.token_loss.sum(1), counts, self.gather_function)
+            elif count := counts.sum():
+                loss = self.compute_loss(model, {**inputs}, num_items_in_batch=count)
+                self._add_to_totals((loss * count)[None], count[None], self.accelerator.gather)
+        if prediction_loss_only:
+            return None, None, None
+        return None, (outputs.predictions, outputs.token_loss), labels
+
+    def _add_to_totals(
+        self, losses: torch.Tensor, counts: torch.Tensor, gather: Callable[[torch.Tensor], torch.Tensor]
+    ) -> None:
+        """Add the losses and the targets of rows, or of a batch, of all processes."""
+        self._totals += gather(torch.stack([losses.float(), counts.float()], dim=1)).cpu().double().sum(0)
+
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Evaluate as Trainer does, with the summed loss over the number of targets as the loss.
+
+        A loss that ``compute_metrics`` has computed stands, unless it is not the one that ``compute_loss_func`` says.
+        """
+        self._totals.zero_()
+        output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
+        total, count = self._totals.tolist()
+        name = f"{metric_key_prefix}_loss"
+        if count and (self.compute_loss_func is not None or name not in output.metrics):
+            output.metrics[name] = total / count
+        return output
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         """Save weights and config, and the arguments as JSON instead of a pickle."""

@@ -9,17 +9,21 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from transformers import GenerationMixin
 from transformers.generation import utils as generation_utils
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
+)
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from hf_memory.models.cache import MemoryCache, one_cache
 from hf_memory.models.configuration import MemoryConfig
+from hf_memory.models.inputs import IGNORE_INDEX, check_labels, kept_columns
 from hf_memory.models.layers import State
 from hf_memory.models.modeling import MemoryModel, MemoryPreTrainedModel
 from hf_memory.ops.backends.dispatch import in_function_transform
 from hf_memory.ops.linear_cross_entropy import linear_cross_entropy, takes
 
-IGNORE_INDEX = -100
 _CHUNK_LOGITS = 2**24  # numbers in the largest logits tensor that a loss builds: 64 MiB in float32
 
 
@@ -53,6 +57,13 @@ class MemoryHeadModel(MemoryPreTrainedModel):
     model_class: ClassVar[type[MemoryModel]]
     shift: ClassVar[int]
     """How many positions before its label an output stands."""
+    class_names: ClassVar[dict[str, str]]
+    """Where transformers looks up, by name, which classes have this head: label smoothing in Trainer, and pipelines."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "config_class" in vars(cls):
+            cls.class_names[cls.config_class.model_type] = cls.__name__
 
     @property
     def head(self) -> nn.Linear:
@@ -86,20 +97,23 @@ class MemoryHeadModel(MemoryPreTrainedModel):
         The arguments that :meth:`MemoryModel.forward` takes mean what they mean there.
 
         Args:
-            labels: Targets (B, T), -100 where a position is not supervised. A causal head shifts them: ``labels[:, t
-                + 1]`` is the target of the output at ``t``. Regression takes floating point labels.
+            labels: Targets (B, T), -100 where a position is not supervised; real numbers for regression. A causal
+                head shifts them: ``labels[:, t + 1]`` is the target of the output at ``t``.
             logits_to_keep: Compute the logits of the last columns only, or of the columns of this index; 0 for all.
-            return_logits: Default: no logits while training with labels, logits otherwise. False returns
-                ``predictions`` and ``token_loss`` instead, in chunks, so that no (B, T, C) tensor exists.
+            return_logits: Default: no logits while training with labels. False returns ``predictions`` and
+                ``token_loss`` instead, in chunks, so that no (B, T, C) tensor exists.
+            **kwargs: ``num_items_in_batch`` divides the summed loss; ``shift_labels`` (B, T) are the targets of a
+                causal head themselves; ``label_smoothing`` in [0, 1) is the share spread evenly over all classes.
 
         Raises:
-            ValueError: If a label is outside of the classes.
+            ValueError: Names the argument, and the accepted range.
         """
-        if return_logits is None:
-            return_logits = labels is None or not self.training
-        if use_cache is None and labels is not None:
+        num_items_in_batch, smoothing = kwargs.pop("num_items_in_batch", None), kwargs.pop("label_smoothing", 0.0)
+        columns, kept = input_ids if inputs_embeds is None else inputs_embeds, kept_columns(logits_to_keep)
+        targets = self._targets(columns, labels, kwargs.pop("shift_labels", None), smoothing)
+        return_logits = (targets is None or not self.training) if return_logits is None else return_logits
+        if use_cache is None and targets is not None:
             use_cache = False
-        num_items_in_batch = kwargs.pop("num_items_in_batch", None)
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -114,25 +128,38 @@ class MemoryHeadModel(MemoryPreTrainedModel):
         hidden = outputs.last_hidden_state
         carried = {name: getattr(outputs, name) for name in ("cache", "hidden_states", "states")}
         loss = token_loss = predictions = None
-        if labels is not None:
-            loss, token_loss, predictions = self._loss(hidden, labels, num_items_in_batch)
+        if targets is not None:
+            loss, token_loss, predictions = self._loss(hidden, targets, num_items_in_batch, smoothing)
         elif not return_logits:
             predictions = self._predict(hidden)
         if return_logits:
-            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
             return MemoryHeadOutput(loss=loss, logits=self.head(hidden[:, kept]), **carried)
         return MemoryHeadOutput(loss=loss, predictions=predictions, token_loss=token_loss, **carried)
 
-    def _loss(self, hidden, labels, num_items_in_batch):
-        targets = F.pad(labels[:, self.shift :], (0, self.shift), value=IGNORE_INDEX).to(hidden.device)
-        flat = targets.flatten()
+    def _targets(self, columns, labels, shift_labels, smoothing):
+        """The target of each output (B, T); None where there are no labels."""
+        regression = self.config.problem_type == "regression"
+        if not 0.0 <= smoothing < 1.0 or (smoothing and regression):
+            allowed = "0 for a regression, whose targets are no classes" if regression else "in [0, 1)"
+            raise ValueError(f"label_smoothing must be {allowed}, got {smoothing}")
+        if shift_labels is not None and not self.shift:
+            raise ValueError("shift_labels: the labels of this head stand at their own positions; give labels")
+        name, given = ("labels", labels) if shift_labels is None else ("shift_labels", shift_labels)
+        if given is None:
+            return None
+        check_labels(name, given, columns, None if regression else self.head.out_features)
+        if shift_labels is not None:
+            return shift_labels
+        return F.pad(labels[:, self.shift :], (0, self.shift), value=IGNORE_INDEX)
+
+    def _loss(self, hidden, targets, num_items_in_batch, smoothing):
+        flat = targets.to(hidden.device).flatten()
         index = (flat != IGNORE_INDEX).nonzero().squeeze(1)
         chosen, wanted = hidden.flatten(0, 1).index_select(0, index), flat.index_select(0, index)
-        self._check_labels(wanted)
-        if self._is_plain_classifier() and takes(chosen, self.head.weight):
+        if not smoothing and self._is_plain_classifier() and takes(chosen, self.head.weight):
             total, per_target, predicted = linear_cross_entropy(chosen, self.head.weight, self.head.bias, wanted.long())
         else:
-            per_target, predicted = self._loss_in_chunks(chosen, wanted)
+            per_target, predicted = self._loss_in_chunks(chosen, wanted, smoothing)
             total = per_target.sum()
         count = max(len(index), 1) if num_items_in_batch is None else num_items_in_batch
         if isinstance(count, torch.Tensor):
@@ -148,26 +175,34 @@ class MemoryHeadModel(MemoryPreTrainedModel):
         hooked = head._forward_hooks or head._forward_pre_hooks or head._backward_hooks or "forward" in vars(head)
         return type(head) is nn.Linear and not hooked and self.config.problem_type != "regression"
 
-    def _loss_in_chunks(self, hidden: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _loss_in_chunks(
+        self, hidden: torch.Tensor, targets: torch.Tensor, smoothing: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         rows = max(1, _CHUNK_LOGITS // self.head.out_features)
         recompute = len(hidden) > rows and torch.is_grad_enabled() and not in_function_transform()
         losses, predictions = [], []
-        for block, target in zip(hidden.split(rows), targets.split(rows), strict=True):
+        for part in zip(hidden.split(rows), targets.split(rows), strict=True):
             # Recomputing a chunk in the backward pass keeps one chunk of logits alive instead of all of them.
             loss, prediction = (
-                checkpoint(self._chunk, block, target, use_reentrant=False) if recompute else self._chunk(block, target)
+                checkpoint(self._chunk, *part, smoothing, use_reentrant=False)
+                if recompute
+                else self._chunk(*part, smoothing)
             )
             losses.append(loss)
             predictions.append(prediction)
         return torch.cat(losses), torch.cat(predictions)
 
-    def _chunk(self, hidden: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _chunk(self, hidden: torch.Tensor, target: torch.Tensor, smoothing: float) -> tuple[torch.Tensor, torch.Tensor]:
         scores = self.head(hidden)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        target = target.to(scores.device)  # a head may stand on a device of its own
         if self.config.problem_type == "regression":
             value = scores.squeeze(-1)
-            return (value - target.to(value.dtype)).square(), value.detach()
-        return F.cross_entropy(scores, target.long(), reduction="none"), scores.detach().argmax(-1)
+            loss, predicted = (value - target.to(value.dtype)).square(), value.detach()
+        else:
+            loss = F.cross_entropy(scores, target.long(), reduction="none", label_smoothing=smoothing)
+            predicted = scores.detach().argmax(-1)
+        return loss.to(hidden.device), predicted.to(hidden.device)
 
     def _predict(self, hidden: torch.Tensor) -> torch.Tensor:
         flat = hidden.flatten(0, 1)
@@ -176,18 +211,12 @@ class MemoryHeadModel(MemoryPreTrainedModel):
         values = [self.head(block).squeeze(-1) if regression else self.head(block).argmax(-1) for block in blocks]
         return torch.cat(values).view(hidden.shape[:2])
 
-    def _check_labels(self, labels: torch.Tensor) -> None:
-        if self.config.problem_type == "regression" or not len(labels):
-            return
-        low, high, classes = int(labels.min()), int(labels.max()), self.head.out_features
-        if labels.is_floating_point() or low < 0 or high >= classes:
-            raise ValueError(f"labels must be integers in [0, {classes}), or {IGNORE_INDEX}; got {low} to {high}")
-
 
 class MemoryForCausalLM(MemoryHeadModel, GenerationMixin):
     """A model whose answer is the next token: ``labels[:, t + 1]`` is the target of the output at ``t``."""
 
     shift = 1
+    class_names = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
 
     def __init__(self, config: MemoryConfig):
@@ -229,6 +258,7 @@ class MemoryForTokenClassification(MemoryHeadModel):
     """A model whose answer is due at its own position: a class, or a number where ``problem_type="regression"``."""
 
     shift = 0
+    class_names = MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES
 
     def __init__(self, config: MemoryConfig):
         super().__init__(config)
