@@ -32,6 +32,8 @@ class LinearMixer(Mixer):
         memory_shape: The shape of the memory of one sequence: heads, features of a key, numbers of a value.
     """
 
+    nan_reaches_back = True
+
     def __init__(self, config: MemoryConfig, layer_idx: int, key_size: int, memory_shape: tuple[int, int, int]):
         super().__init__(config, layer_idx)
         width, kernel = config.hidden_size, config.conv_kernel

@@ -78,6 +78,7 @@ class AttentionMixer(Mixer):
     """Multi-head softmax attention."""
 
     growing_state = True
+    nan_reaches_back = True
 
     def __init__(self, config: MemoryAttentionConfig, layer_idx: int):
         super().__init__(config, layer_idx)

@@ -89,6 +89,8 @@ class MemoryDeltaNetConfig(MemoryConfig):
 class DeltaNetMixer(Mixer):
     """Multi-head delta rule."""
 
+    nan_reaches_back = True
+
     def __init__(self, config: MemoryDeltaNetConfig, layer_idx: int):
         super().__init__(config, layer_idx)
         width, kernel = config.hidden_size, config.conv_kernel

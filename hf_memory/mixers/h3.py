@@ -29,7 +29,7 @@ from transformers import initialization as init
 
 from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
-from hf_memory.models.layers import State, mark_residual_output
+from hf_memory.models.layers import State, at_least_float32, mark_residual_output
 from hf_memory.models.modeling import MemoryModel, Mixer
 from hf_memory.ops.diagonal_ssm import diagonal_ssm, discretize
 from hf_memory.ops.long_convolution import long_convolution
@@ -75,6 +75,7 @@ class H3Mixer(Mixer):
     slow_parameters = ("log_dt", "log_A_real", "A_imag", "B")
     no_decay_parameters = ("D", "shift_D")
     float32_tolerance = 1e-4
+    nan_reaches_back = True
 
     def __init__(self, config: MemoryH3Config, layer_idx: int):
         super().__init__(config, layer_idx)
@@ -134,7 +135,9 @@ class H3Mixer(Mixer):
         """The diagonal state space on products (P, P, B, T, H)."""
         eigenvalues, factor = self._discrete()
         C, B = (torch.view_as_complex(tensor.to(factor.real.dtype).contiguous()) for tensor in (self.C, self.B))
-        start = None if state is None else torch.view_as_complex(state.contiguous()).movedim(0, 2).flatten(0, 2)
+        start = None
+        if state is not None:
+            start = torch.view_as_complex(at_least_float32(state).contiguous()).movedim(0, 2).flatten(0, 2)
         if lengths is not None:
             lengths = lengths.repeat(self.config.head_dim**2)
         y, final = diagonal_ssm(products.flatten(0, 2), eigenvalues, C * B * factor, start, lengths, return_state)

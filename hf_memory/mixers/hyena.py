@@ -80,6 +80,7 @@ class HyenaMixer(Mixer):
     growing_state = True
     limited_length = True
     float32_tolerance = 1e-4
+    nan_reaches_back = True
     fp32_parameters = ("filter_frequency",)
     fp32_modules = ("filter_mlp",)
     no_decay_parameters = ("filter_bias",)

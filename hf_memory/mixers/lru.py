@@ -32,7 +32,7 @@ from transformers import initialization as init
 
 from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
-from hf_memory.models.layers import State, mark_residual_output
+from hf_memory.models.layers import State, at_least_float32, mark_residual_output
 from hf_memory.models.modeling import MemoryModel, Mixer
 from hf_memory.ops.diagonal_scan import diagonal_scan
 
@@ -122,7 +122,7 @@ class LRUMixer(Mixer):
         """See :class:`hf_memory.models.layers.StatefulLayer`."""
         dtype = hidden_states.dtype
         decay = self._eigenvalues()
-        start = None if state is None else torch.complex(state["real"], state["imag"])
+        start = None if state is None else torch.complex(*(at_least_float32(state[name]) for name in ("real", "imag")))
         # Both parts of each number stand side by side, so that real products become complex numbers without a copy.
         gain = self.gamma_log.to(decay.real.dtype).exp()[:, None, None]
         weight = (torch.stack((self.B_re, self.B_im), dim=1) * gain).flatten(0, 1).to(dtype)

@@ -26,7 +26,7 @@ from transformers import initialization as init
 
 from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
-from hf_memory.models.layers import State, mark_residual_output
+from hf_memory.models.layers import State, at_least_float32, mark_residual_output
 from hf_memory.models.modeling import MemoryModel, Mixer
 from hf_memory.ops.diagonal_ssm import diagonal_ssm, discretize
 
@@ -66,6 +66,7 @@ class S4DMixer(Mixer):
     fp32_parameters = ("log_dt", "log_A_real", "A_imag")
     slow_parameters = ("log_dt", "log_A_real", "A_imag")
     no_decay_parameters = ("D",)
+    nan_reaches_back = True
 
     def __init__(self, config: MemoryS4DConfig, layer_idx: int):
         super().__init__(config, layer_idx)
@@ -97,7 +98,7 @@ class S4DMixer(Mixer):
         """See :class:`hf_memory.models.layers.StatefulLayer`."""
         eigenvalues, factor = self._discrete()
         weights = torch.view_as_complex(self.C.to(factor.real.dtype).contiguous()) * factor
-        start = None if state is None else torch.view_as_complex(state["ssm"].contiguous())
+        start = None if state is None else torch.view_as_complex(at_least_float32(state["ssm"]).contiguous())
         y, final = diagonal_ssm(hidden_states, eigenvalues, weights, start, lengths, return_state)
         y = y + self.D.to(y.dtype) * hidden_states
         output = F.glu(self.out_proj(self.dropout(F.gelu(y))), dim=-1)

@@ -1,11 +1,13 @@
 """The container that carries the states of all layers between calls, as transformers' generation expects it."""
 
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from transformers import Cache
 
+from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.layers import State
 
 
@@ -44,6 +46,7 @@ class MemoryCache(Cache):
         layers: One state per block; leaves are batch first.
         positions: Real tokens seen per row (B,), int64.
         num_columns: Columns fed so far, padding included.
+        owner: What shaped the states, see :func:`state_owner`; None where nobody said.
     """
 
     def __init__(
@@ -51,10 +54,12 @@ class MemoryCache(Cache):
         layers: list[State] | None = None,
         positions: torch.Tensor | None = None,
         num_columns: int = 0,
+        owner: Mapping[str, Any] | None = None,
     ):
         super().__init__(layers=[MemoryCacheLayer(state) for state in layers or []])
         self.positions = positions
         self.num_columns = num_columns
+        self.owner = owner
 
     def __repr__(self) -> str:
         return f"MemoryCache(num_columns={self.num_columns}, layers={self.layers})"
@@ -108,6 +113,7 @@ class MemoryCache(Cache):
             [{name: function(leaf) for name, leaf in state.items()} for state in self.states],
             None if self.positions is None else function(self.positions),
             self.num_columns,
+            self.owner,
         )
 
     def detach(self) -> "MemoryCache":
@@ -115,11 +121,20 @@ class MemoryCache(Cache):
         return self.map(torch.Tensor.detach)
 
     def to(self, *args: object, **kwargs: object) -> "MemoryCache":
-        """A new cache moved like ``torch.Tensor.to``; integer leaves keep their dtype."""
+        """A new cache moved like ``torch.Tensor.to``.
+
+        Integer leaves keep their dtype, and complex ones become the nearest complex numbers that hold real and
+        imaginary part in at least float32.
+        """
 
         def move(leaf: torch.Tensor) -> torch.Tensor:
-            moved = leaf.to(*args, **kwargs)
-            return moved if leaf.is_floating_point() else moved.to(leaf.dtype)
+            if leaf.is_floating_point():
+                return leaf.to(*args, **kwargs)
+            # What the arguments ask for is seen on an empty tensor of real numbers.
+            real = leaf.dtype.to_real() if leaf.is_complex() else torch.float32
+            asked = torch.empty(0, dtype=real, device=leaf.device).to(*args, **kwargs)
+            dtype = torch.promote_types(asked.dtype, torch.complex64) if leaf.is_complex() else leaf.dtype
+            return leaf.to(asked.device, dtype)
 
         return self.map(move)
 
@@ -149,6 +164,7 @@ class MemoryCache(Cache):
 
     def _replace(self, other: "MemoryCache") -> None:
         self.layers, self.positions, self.num_columns = other.layers, other.positions, other.num_columns
+        self.owner = other.owner
 
     def _counted_leaves(self) -> Iterator[torch.Tensor]:
         return (leaf for state in self.states for leaf in state.values() if leaf.is_floating_point())
@@ -164,3 +180,29 @@ def one_cache(*caches: Any) -> MemoryCache | None:
             f"cache must be a MemoryCache, as `outputs.cache` of this model is; got {type(given[0]).__name__}"
         )
     return given[0] if given else None
+
+
+def state_owner(config: MemoryConfig) -> dict[str, Any]:
+    """What shapes the states of a model, by name: its type, its sizes, and the fields of its mixer but for dropouts."""
+    shared = {field.name for field in dataclasses.fields(MemoryConfig)}
+    sizes = {"hidden_size", "num_hidden_layers", "intermediate_size", "block_conv_kernel", "position_embedding"}
+    if config.limited_length:
+        sizes.add("max_position_embeddings")
+    names = [field.name for field in dataclasses.fields(config) if field.name in sizes or field.name not in shared]
+    fields = {name: getattr(config, name) for name in names if "dropout" not in name}
+    return {"model_type": config.model_type, **fields}
+
+
+def check_owner(cache: MemoryCache, owner: Mapping[str, Any], num_layers: int) -> None:
+    """Raise a ``ValueError`` that names the difference where a cache with states is one of another model."""
+    if not cache.layers:
+        return
+    if cache.owner is not None and cache.owner != owner:
+        names = [name for name in {**owner, **cache.owner} if owner.get(name) != cache.owner.get(name)]
+        name = "model_type" if "model_type" in names else names[0]
+        raise ValueError(
+            f"cache is of another model: its {name} is {cache.owner.get(name)!r}, "
+            f"and that of this model is {owner.get(name)!r}"
+        )
+    if len(cache.layers) != num_layers:
+        raise ValueError(f"cache holds the states of {len(cache.layers)} layers, and this model has {num_layers}")

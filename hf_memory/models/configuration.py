@@ -3,11 +3,13 @@
 import dataclasses
 import difflib
 import importlib.metadata
+import math
 from typing import Any, ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
 from packaging.version import InvalidVersion, Version
 from transformers import GenerationConfig, PreTrainedConfig
+from transformers.activations import ACT2FN
 from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
@@ -35,6 +37,10 @@ _TRANSFORMERS_KEYS = {
     "tokenizer_class",
     "torch_dtype",
 }
+
+
+Real = float | int
+"""Type of a field that takes integers too and holds a float. Fields of subclasses say ``float``."""
 
 
 def later_field(default: Any) -> Any:
@@ -90,18 +96,32 @@ class MemoryConfig(PreTrainedConfig):
     hidden_act: str = "gelu"
     mlp_gated: bool = False
     norm: Literal["rms", "layer", "none"] = "rms"
-    norm_eps: float = 1e-5
+    norm_eps: Real = 1e-5
     residual: bool = True
     block_conv_kernel: int = 0
     position_embedding: Literal["none", "sinusoidal", "learned"] = "none"
     max_position_embeddings: int = 2048
-    embedding_dropout: float = 0.0
-    residual_dropout: float = 0.0
-    initializer_range: float = 0.02
+    embedding_dropout: Real = 0.0
+    residual_dropout: Real = 0.0
+    initializer_range: Real = 0.02
     scale_residual_init: bool = True
     tie_word_embeddings: bool = True
     use_cache: bool = True
     hf_memory_version: str | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # A strict dataclass takes no integer for a float, where transformers' own configs do.
+        for field in dataclasses.fields(cls):
+            for plain, wider in ((float, Real), (float | None, Real | None)):
+                if field.type == plain:
+                    field.type = wider
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        field = type(self).__dataclass_fields__.get(name)
+        if field is not None and field.type in (Real, Real | None) and isinstance(value, int):
+            value = float(value) if abs(value) < 2**63 else math.inf
+        super().__setattr__(name, value)
 
     @property
     def limited_length(self) -> bool:
@@ -154,6 +174,18 @@ class MemoryConfig(PreTrainedConfig):
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
         if self.norm_eps <= 0:
             raise ValueError(f"norm_eps must be above 0, got {self.norm_eps}")
+
+    def validate_finite(self) -> None:
+        """Check that no field is NaN or infinite: comparisons with a bound let NaN through."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{field.name} must be finite, got {value}")
+
+    def validate_activation(self) -> None:
+        """Check that the activation has a name that transformers knows."""
+        if self.hidden_act not in ACT2FN:
+            raise ValueError(f"hidden_act must be one of {', '.join(sorted(ACT2FN))}; got {self.hidden_act!r}")
 
     def validate_heads(self) -> None:
         """Check that the heads, where a mixer has some, divide its width."""

@@ -43,6 +43,9 @@ class StatefulLayer(nn.Module):
     """Whether inputs longer than ``max_position_embeddings`` are refused."""
     float32_tolerance: float = 1e-5
     """Largest difference between one pass and pieces in float32. Forms that use an FFT round more: 1e-4."""
+    nan_reaches_back: bool = False
+    """Whether NaN or infinity at a position may reach earlier outputs of its row: forms that work on blocks of columns
+    multiply what comes later with a zero, or send it through an FFT, and zero times NaN is NaN."""
     stackable: bool = True
     """Whether replicas with weights of their own run as one layer, by ``torch.func.vmap`` over the torch backend."""
 
@@ -168,6 +171,11 @@ class ShortConvolution(StatefulLayer):
         if not return_state:
             return output, None
         return output, {"inputs": last_columns(window, self.kernel_size - 1, lengths, hidden_states.shape[1], history)}
+
+
+def at_least_float32(tensor: torch.Tensor) -> torch.Tensor:
+    """The numbers in the dtype in which they accumulate; a cache that was cast may hold them in less."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def with_shift(spectrum: torch.Tensor, conv: ShortConvolution | None) -> torch.Tensor:

@@ -17,8 +17,9 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import ModelOutput, logging
 from transformers.utils.generic import can_return_tuple
 
-from hf_memory.models.cache import MemoryCache, one_cache
+from hf_memory.models.cache import MemoryCache, check_owner, one_cache, state_owner
 from hf_memory.models.configuration import MemoryConfig
+from hf_memory.models.inputs import check_inputs, check_kwargs
 from hf_memory.models.layers import (
     MLP,
     RMSNorm,
@@ -31,6 +32,7 @@ from hf_memory.models.layers import (
     split_state,
 )
 from hf_memory.models.padding import RowLayout
+from hf_memory.ops.backends.dispatch import keep_backend, requested_backend
 
 logger = logging.get_logger(__name__)
 
@@ -91,6 +93,10 @@ class MemoryBlock(GradientCheckpointingLayer):
         self.mlp_norm = make_norm(config) if self.mlp is not None else None
         self.dropout = nn.Dropout(config.residual_dropout)
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the block. Recomputed in a thread of the backward pass it keeps the backend of the forward one."""
+        return super().__call__(*args, backend=requested_backend(), **kwargs)
+
     @property
     def parts(self) -> dict[str, StatefulLayer]:
         """The parts of the block that may carry a state, by the prefix of their leaves."""
@@ -104,8 +110,13 @@ class MemoryBlock(GradientCheckpointingLayer):
         lengths: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
         return_state: bool = True,
+        backend: str | None = None,
     ) -> tuple[torch.Tensor, State | None]:
-        """See :class:`StatefulLayer`."""
+        """See :class:`StatefulLayer`; ``backend`` is the one that ``use_backend`` asked for."""
+        with keep_backend(backend):
+            return self._run(hidden_states, state, lengths, position_ids, return_state)
+
+    def _run(self, hidden_states, state, lengths, position_ids, return_state):
         new: dict[str, State | None] = {}
 
         def run(name: str, inputs: torch.Tensor) -> torch.Tensor:
@@ -263,6 +274,7 @@ class MemoryModel(MemoryPreTrainedModel):
             for index, (layer_config, mixer_class) in enumerate(self.layer_plan(config))
         )
         self.norm = make_norm(config)
+        self.cache_owner = state_owner(config)
         self.gradient_checkpointing = False
         self._keep_in_fp32_modules_strict = {
             name
@@ -279,7 +291,7 @@ class MemoryModel(MemoryPreTrainedModel):
     def initial_state(self, batch_size: int) -> MemoryCache:
         """A cache that holds the state of every block before the first token."""
         positions = torch.zeros(batch_size, dtype=torch.int64, device=self.device)
-        return MemoryCache([layer.initial_state(batch_size) for layer in self.layers], positions)
+        return MemoryCache([layer.initial_state(batch_size) for layer in self.layers], positions, 0, self.cache_owner)
 
     def state_size(self, length: int | None = None) -> int:
         """Numbers held per sequence by all blocks after ``length`` tokens."""
@@ -288,7 +300,7 @@ class MemoryModel(MemoryPreTrainedModel):
     def reset_rows(self, cache: MemoryCache, mask: torch.Tensor) -> MemoryCache:
         """A new cache in which the rows where ``mask`` (B,) is True start again."""
         states = [layer.reset_state(state, mask) for layer, state in zip(self.layers, cache.states, strict=True)]
-        return MemoryCache(states, cache.positions.masked_fill(mask, 0), cache.num_columns)
+        return MemoryCache(states, cache.positions.masked_fill(mask, 0), cache.num_columns, cache.owner)
 
     @can_return_tuple
     def forward(
@@ -308,7 +320,7 @@ class MemoryModel(MemoryPreTrainedModel):
         """Run the stack.
 
         Args:
-            input_ids: Tokens (B, T); or give ``inputs_embeds`` (B, T, D).
+            input_ids: Tokens (B, T), at least one row and one column; or give ``inputs_embeds`` (B, T, D).
             attention_mask: 1 for real tokens, 0 for padding (B, S), S >= T; its last T columns are read. At a masked
                 position no state moves, and the output is zero.
             position_ids: Positions (B, T); default: the real tokens of each row are counted.
@@ -324,10 +336,11 @@ class MemoryModel(MemoryPreTrainedModel):
         Raises:
             ValueError: Names the argument, and the accepted range.
         """
-        _check_kwargs(kwargs)
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("give exactly one of input_ids and inputs_embeds")
+        check_kwargs(kwargs)
+        check_inputs(self.config, input_ids, inputs_embeds, attention_mask, position_ids)
         cache = one_cache(cache, past_key_values, cache_params)
+        if cache is not None:
+            check_owner(cache, self.cache_owner, len(self.layers))
         use_cache = self._resolve_use_cache(use_cache)
         embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         layout = RowLayout.from_mask(attention_mask, *embeds.shape[:2], embeds.device)
@@ -339,9 +352,12 @@ class MemoryModel(MemoryPreTrainedModel):
         every, states, trace = run(hidden, states, layout.lengths, position_ids, use_cache)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
+        if use_cache:
+            columns = embeds.shape[1] + (0 if cache is None else cache.num_columns)
+            carried = MemoryCache(states, start + layout.counts, columns, self.cache_owner)
         return MemoryModelOutput(
             last_hidden_state=layout.scatter(self.norm(every[-1])),
-            cache=MemoryCache(states, start + layout.counts, _columns(cache) + embeds.shape[1]) if use_cache else None,
+            cache=carried if use_cache else None,
             hidden_states=tuple(map(layout.scatter, every)) if output_hidden_states else None,
             states=tuple(map(layout.scatter_states, trace)) if output_states else None,
         )
@@ -397,17 +413,3 @@ class MemoryModel(MemoryPreTrainedModel):
             logger.warning_once("gradient checkpointing recomputes the states: `use_cache=True` is ignored in training")
             return False
         return use_cache
-
-
-def _columns(cache: MemoryCache | None) -> int:
-    return 0 if cache is None else cache.num_columns
-
-
-def _check_kwargs(kwargs: dict[str, Any]) -> None:
-    packed = [name for name in kwargs if name.startswith(("cu_seq_lens", "seq_idx"))]
-    if packed:
-        raise ValueError(f"{packed[0]}: packed sequences are not supported; pad them and give attention_mask")
-    known = {"return_dict", "output_attentions", "cache_position", "num_items_in_batch", "token_type_ids"}
-    ignored = [name for name, value in kwargs.items() if value is not None and name not in known]
-    if ignored:
-        logger.warning_once(f"arguments that the model does not read: {', '.join(ignored)}")

@@ -31,15 +31,10 @@ class RowLayout:
     def from_mask(
         cls, mask: torch.Tensor | None, batch_size: int, num_columns: int, device: torch.device
     ) -> "RowLayout":
-        """Read the last ``num_columns`` columns of a mask (B, S). Raises a ``ValueError`` for other shapes."""
+        """Read the last ``num_columns`` columns of a mask (B, S) of ones and zeros."""
         full = torch.full((batch_size,), num_columns, dtype=torch.int64, device=device)
         if mask is None:
             return cls(None, None, None, full, num_columns)
-        if mask.dim() != 2 or mask.shape[0] != batch_size or mask.shape[1] < num_columns:
-            raise ValueError(
-                f"attention_mask must be (batch, length) with batch={batch_size} and length >= {num_columns}, "
-                f"got {tuple(mask.shape)}"
-            )
         mask = mask[:, mask.shape[1] - num_columns :].to(device).bool()
         if bool(mask.all()):
             return cls(None, None, None, full, num_columns)
@@ -60,18 +55,21 @@ class RowLayout:
         """Positions of the moved columns (B, T); those of padding repeat the last real one.
 
         Raises:
-            ValueError: If given positions do not increase from one real token to the next, as in packed sequences.
+            ValueError: If given positions do not increase from one real token to the next, as in packed sequences, or
+                are negative.
         """
         steps = torch.arange(self.num_columns, device=start.device)
         if given is None:
             own = start.unsqueeze(1) + steps
         else:
             own = self.gather(given.to(start.device).expand(len(start), -1)[:, -self.num_columns :])
-            falls = own[:, 1:] <= own[:, :-1]
+            falls = torch.cat([own[:, :1] < 0, own[:, 1:] <= own[:, :-1]], dim=1)
             if self.lengths is not None:
-                falls = falls & real_token_mask(self.lengths, self.num_columns)[:, 1:]
+                falls = falls & real_token_mask(self.lengths, self.num_columns)
             if bool(falls.any()):
-                raise ValueError("position_ids must increase within a row; packed sequences are not supported")
+                raise ValueError(
+                    "position_ids must be at least 0 and increase within a row; packed sequences are not supported"
+                )
         if self.lengths is None:
             return own
         last = own.gather(1, (self.lengths - 1).clamp(min=0).unsqueeze(1))

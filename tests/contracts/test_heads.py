@@ -1,5 +1,7 @@
 """Losses, predictions and training, for every model type."""
 
+import threading
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -8,6 +10,7 @@ from transformers import Trainer
 
 from hf_memory.data.collator import MemoryCollator
 from hf_memory.experiments.training import MemoryTrainer, training_arguments
+from hf_memory.ops.backends.dispatch import requested_backend, use_backend
 from tests.contracts.models import close, every_model, make, tokens
 
 
@@ -155,3 +158,23 @@ def test_a_plain_trainer_trains_and_evaluates(key, tmp_path):
     trainer.save_model(str(tmp_path / "saved"))
     again = type(model).from_pretrained(tmp_path / "saved")
     assert torch.equal(again.eval()(tokens()).logits.isfinite(), torch.ones(3, 12, 11, dtype=torch.bool))
+
+
+@every_model
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_backward_pass_in_another_thread_recomputes_in_the_backend_of_the_forward_pass(key, reentrant):
+    ids = tokens()
+    plain, saving = make(key).train(), make(key).train()
+    saving.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    used = []
+    with use_backend("torch"):
+        losses = [model(ids, labels=ids).loss for model in (plain, saving)]
+        losses[0].backward()
+    for layer in saving.model.layers:
+        layer.mixer.register_forward_pre_hook(lambda *_: used.append(requested_backend()))
+    thread = threading.Thread(target=losses[1].backward)
+    thread.start()
+    thread.join()
+    assert used == ["torch", "torch"]
+    for (name, ours), (_, theirs) in zip(plain.named_parameters(), saving.named_parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad), name

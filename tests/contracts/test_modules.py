@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import torch
-from accelerate import cpu_offload
+from accelerate import cpu_offload, dispatch_model
 from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 
@@ -152,3 +152,26 @@ def test_offloaded_weights_give_the_same_outputs(key):
         assert torch.equal(actual.logits, expected.logits), fields
         close(actual.loss, expected.loss, 1e-5)
         assert torch.equal(model(ids[:, :1], cache=actual.cache).logits, step), fields
+
+
+@every_model
+@HEADS
+@pytest.mark.parametrize("place", ["cpu", "disk"])
+def test_a_head_that_is_dispatched_apart_from_its_model_gives_the_same_loss(key, head, place, tmp_path):
+    ids, labels = tokens(), torch.randint(0, 3, (3, 12))
+    model = make(key, head, tie_word_embeddings=False)
+    expected = model(ids, labels=labels)
+    name = "lm_head" if head == "causal" else "score"
+    devices = {"model": "cpu", name: place}
+    dispatch_model(model, devices, main_device="cpu", offload_dir=str(tmp_path), force_hooks=True)
+    assert model.head.weight.is_meta == (place == "disk")
+    actual = model(ids, labels=labels)
+    close(actual.loss, expected.loss, 1e-5)
+    close(actual.logits, expected.logits, 1e-6)
+    assert torch.equal(model(ids, labels=labels, return_logits=False).predictions, predictions(expected, labels, model))
+
+
+def predictions(outputs: Any, labels: torch.Tensor, model: nn.Module) -> torch.Tensor:
+    """The most likely class where a target stands, -100 elsewhere."""
+    targets = nn.functional.pad(labels[:, model.shift :], (0, model.shift), value=-100)
+    return torch.where(targets == -100, -100, outputs.logits.argmax(-1))

@@ -1,13 +1,20 @@
 """The guard of the configs: what it refuses, and what it must let through."""
 
+import contextlib
+import dataclasses
 import importlib.metadata
 import json
+import math
 
 import pytest
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 
+from hf_memory.experiments.provenance import config_digest
 from hf_memory.mixers.attention import MemoryAttentionConfig
+from hf_memory.mixers.auto import config_class, mixer_config, model_keys
 from hf_memory.mixers.hybrid import MemoryHybridConfig
+from hf_memory.mixers.lstm import MemoryLSTMConfig, MemoryLSTMModel
 
 
 def test_the_nearest_field_is_suggested():
@@ -75,3 +82,63 @@ def test_a_hybrid_repeats_its_layers_and_checks_them():
     ):
         with pytest.raises(Exception, match=message):
             MemoryHybridConfig(**fields)
+
+
+def float_fields():
+    """Each field of floats of each config."""
+    for key in model_keys():
+        for field in dataclasses.fields(config_class(key)):
+            if isinstance(field.default, float):
+                yield key, field.name
+
+
+@pytest.mark.parametrize(("key", "name"), list(float_fields()))
+def test_a_field_of_floats_takes_integers_and_nothing_that_is_not_finite(key, name):
+    for value in (1, 0, 2):
+        with contextlib.suppress(StrictDataclassError):
+            held = getattr(mixer_config(key, vocab_size=5, **{name: value}), name)
+            assert type(held) is float and held == value
+    for value in (math.nan, math.inf, -math.inf):
+        with pytest.raises(StrictDataclassError, match=name):
+            mixer_config(key, vocab_size=5, **{name: value})
+    for value in ("1", True):
+        with pytest.raises(StrictDataclassError, match=name):
+            mixer_config(key, vocab_size=5, **{name: value})
+
+
+def test_an_integer_is_the_same_config_as_its_float(tmp_path):
+    config = MemoryAttentionConfig(vocab_size=5, residual_dropout=0, rope_theta=10000, norm_eps=1)
+    assert config.rope_theta == 10_000.0 and type(config.rope_theta) is float
+    floats = MemoryAttentionConfig(vocab_size=5, residual_dropout=0.0, rope_theta=10_000.0, norm_eps=1.0)
+    assert config_digest(config) == config_digest(floats)
+    assert config.to_json_string() == floats.to_json_string()
+    config.embedding_dropout = 0
+    assert type(config.embedding_dropout) is float
+    config.save_pretrained(tmp_path)
+    assert type(AutoConfig.from_pretrained(tmp_path, residual_dropout=0).residual_dropout) is float
+    with pytest.raises(Exception, match="norm_eps"):
+        MemoryAttentionConfig(vocab_size=5, norm_eps=10**400)
+
+
+def test_a_field_that_may_be_none_takes_integers_too():
+    assert MemoryLSTMConfig(vocab_size=5, forget_bias=2).forget_bias == 2.0
+    assert type(MemoryLSTMConfig(vocab_size=5, forget_bias=2).forget_bias) is float
+    assert MemoryLSTMConfig(vocab_size=5, forget_bias=None).forget_bias is None
+    with pytest.raises(Exception, match="forget_bias must be finite"):
+        MemoryLSTMConfig(vocab_size=5, forget_bias=math.nan)
+
+
+def test_what_is_set_later_is_checked_when_a_model_is_built():
+    config = MemoryLSTMConfig(vocab_size=5)
+    config.norm_eps = math.nan
+    with pytest.raises(Exception, match="norm_eps must be finite, got nan"):
+        MemoryLSTMModel(config)
+
+
+def test_an_unknown_activation_is_named_with_the_choices():
+    with pytest.raises(Exception, match=r"hidden_act must be one of .*gelu.*relu.*silu.*; got 'nope'"):
+        MemoryAttentionConfig(vocab_size=5, hidden_act="nope")
+    with pytest.raises(Exception, match="normalizer_eps must be finite"):
+        MemoryHybridConfig(layers=[{"mixer": "based", "normalizer_eps": math.nan}])
+    layers = [{"mixer": "attention", "rope_theta": 100}]
+    assert type(MemoryHybridConfig(layers=layers).layer_config(layers[0]).rope_theta) is float

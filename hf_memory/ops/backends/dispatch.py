@@ -22,7 +22,7 @@ import itertools
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from types import ModuleType
 
@@ -83,6 +83,20 @@ def use_backend(name: str) -> Iterator[None]:
         yield
     finally:
         _requested.reset(token)
+
+
+def requested_backend() -> str | None:
+    """What ``use_backend`` asks for at this place; None for nothing, and inside of ``torch.compile``.
+
+    A block ``with`` ends, and its thread is not that of every backward pass: what is computed again there is given the
+    choice of its forward pass, by :func:`keep_backend`.
+    """
+    return None if torch.compiler.is_compiling() else _requested.get()
+
+
+def keep_backend(name: str | None) -> AbstractContextManager[None]:
+    """``use_backend`` for a name of :func:`requested_backend`; nothing for None."""
+    return nullcontext() if name is None else use_backend(name)
 
 
 def resolve_backend(op: str, requested: str = "auto", **what: object) -> str:
