@@ -18,7 +18,7 @@ from transformers.utils.generic import can_return_tuple
 
 from hf_memory.models.cache import MemoryCache, one_cache
 from hf_memory.models.configuration import MemoryConfig
-from hf_memory.models.inputs import IGNORE_INDEX, check_labels
+from hf_memory.models.inputs import IGNORE_INDEX, check_labels, kept_columns
 from hf_memory.models.layers import State
 from hf_memory.models.modeling import MemoryModel, MemoryPreTrainedModel
 from hf_memory.ops.backends.dispatch import in_function_transform
@@ -97,25 +97,21 @@ class MemoryHeadModel(MemoryPreTrainedModel):
         The arguments that :meth:`MemoryModel.forward` takes mean what they mean there.
 
         Args:
-            labels: Targets (B, T), -100 where a position is not supervised. A causal head shifts them: ``labels[:, t
-                + 1]`` is the target of the output at ``t``. Regression takes floating point labels.
+            labels: Targets (B, T), -100 where a position is not supervised; real numbers for regression. A causal
+                head shifts them: ``labels[:, t + 1]`` is the target of the output at ``t``.
             logits_to_keep: Compute the logits of the last columns only, or of the columns of this index; 0 for all.
-            return_logits: Default: no logits while training with labels, logits otherwise. False returns
-                ``predictions`` and ``token_loss`` instead, in chunks, so that no (B, T, C) tensor exists.
-            **kwargs: Among what transformers passes, ``num_items_in_batch`` divides the summed loss. A causal head
-                takes ``shift_labels`` (B, T), the target of each output itself, in the place of ``labels``.
-                ``label_smoothing`` in [0, 1) is the share of a target that is spread evenly over all classes.
+            return_logits: Default: no logits while training with labels. False returns ``predictions`` and
+                ``token_loss`` instead, in chunks, so that no (B, T, C) tensor exists.
+            **kwargs: ``num_items_in_batch`` divides the summed loss; ``shift_labels`` (B, T) are the targets of a
+                causal head themselves; ``label_smoothing`` in [0, 1) is the share spread evenly over all classes.
 
         Raises:
-            ValueError: If a label is outside of the classes, or an argument has another shape than the inputs.
+            ValueError: Names the argument, and the accepted range.
         """
         num_items_in_batch, smoothing = kwargs.pop("num_items_in_batch", None), kwargs.pop("label_smoothing", 0.0)
-        columns = input_ids if inputs_embeds is None else inputs_embeds
+        columns, kept = input_ids if inputs_embeds is None else inputs_embeds, kept_columns(logits_to_keep)
         targets = self._targets(columns, labels, kwargs.pop("shift_labels", None), smoothing)
-        if isinstance(logits_to_keep, int) and logits_to_keep < 0:
-            raise ValueError(f"logits_to_keep must be at least 0, which keeps all columns, got {logits_to_keep}")
-        if return_logits is None:
-            return_logits = targets is None or not self.training
+        return_logits = (targets is None or not self.training) if return_logits is None else return_logits
         if use_cache is None and targets is not None:
             use_cache = False
         outputs = self.model(
@@ -137,7 +133,6 @@ class MemoryHeadModel(MemoryPreTrainedModel):
         elif not return_logits:
             predictions = self._predict(hidden)
         if return_logits:
-            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
             return MemoryHeadOutput(loss=loss, logits=self.head(hidden[:, kept]), **carried)
         return MemoryHeadOutput(loss=loss, predictions=predictions, token_loss=token_loss, **carried)
 

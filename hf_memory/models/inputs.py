@@ -84,6 +84,15 @@ def check_labels(name: str, labels: Any, columns: Tensor | None, num_classes: in
     _check_range(name, targets, 0, num_classes - 1, words)
 
 
+def kept_columns(logits_to_keep: int | Tensor) -> slice | Tensor:
+    """The columns whose scores are wanted: the last ones, all for 0, or those of an index."""
+    if not isinstance(logits_to_keep, int):
+        return logits_to_keep
+    if logits_to_keep < 0:
+        raise ValueError(f"logits_to_keep must be at least 0, which keeps all columns, got {logits_to_keep}")
+    return slice(-logits_to_keep, None)
+
+
 def _check_tensor(name: str, value: Any, form: str, rank: int, dtypes: tuple | None, words: str) -> None:
     """Rank, dtype (``dtypes``, or any floating one) and at least one row and column."""
     if not isinstance(value, Tensor) or value.dim() != rank:
