@@ -74,7 +74,7 @@ def compiled(function: Callable | None = None, *, sums: bool = False) -> Any:
     except RuntimeError:
         return numba.njit(**options)(function)
     if isinstance(dispatcher, Dispatcher):  # and not the function itself, where compilation is switched off
-        file = dispatcher._cache._cache_file
+        file = dispatcher._cache._cache_file  # type: ignore[attr-defined]
         file._source_stamp = (file._source_stamp, sources_digest())
     return dispatcher
 
