@@ -85,6 +85,32 @@ def show_cells(recipe: "Recipe", workers: int | None) -> None:
     Console().print(table)
     total = sum(line.seconds for line in lines) / size
     typer.echo(f"{len(lines)} cells, about {duration(total)} with {size} at a time")
+    rates, by_rates, by_looks = may_join(recipe)
+    if by_rates:
+        shown = ", ".join(f"{rate:g}" for rate in rates)
+        typer.echo(f"up to {by_rates} more may join the search, where best rates lie on the edge of the grid: {shown}")
+    if by_looks:
+        looks = ", then ".join(map(str, recipe.seeds["looks"][1:]))
+        typer.echo(f"up to {by_looks} more may follow, where claims are left open: looks of {looks} seeds")
+
+
+def may_join(recipe: "Recipe") -> tuple[list[float], int, int]:
+    """What results may add to the cells that are sure to run.
+
+    Returns:
+        The rates by which the grid may grow, the cells of the search at these, and the cells of all looks but the
+        first.
+    """
+    from hf_memory.studies.plans import final_cells, make_settings, next_rates, search_cells
+
+    settings, rates = make_settings(recipe), list(recipe.learning_rates)
+    added: list[float] = []
+    while new := next_rates(recipe, rates, [{r: r * sign / min(rates) for r in rates} for sign in (1e3, -1e3)]):
+        rates, added = sorted([*rates, *new]), sorted([*added, *new])
+    chosen = [recipe.learning_rates[0]] * len(settings)
+    last = max(len(recipe.seeds["looks"]) - 1, 0)
+    first, whole = (len(final_cells(recipe, settings, rates, chosen, look)) for look in (0, last))
+    return added, len(search_cells(recipe, settings, added)) if added else 0, whole - first
 
 
 def show_verdicts(study: "Study") -> None:
