@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from hf_memory.storage import encode
+from hf_memory.studies.expectations import matches
 from hf_memory.studies.plans import make_settings
 from hf_memory.studies.recipes import Recipe
 from hf_memory.studies.recipes_yaml import load_recipe, merge
@@ -51,8 +52,7 @@ def test_expectations_speak_of_axes_and_splits_that_the_cpu_run_has(path):
             places = [
                 setting
                 for setting in settings
-                if setting.place["arm"] in measure.arms
-                and all(setting.place[axis] == value for axis, value in measure.at.items())
+                if setting.place["arm"] in measure.arms and matches(setting.place, measure.at)
             ]
             assert {setting.place["arm"] for setting in places} == set(measure.arms)
             splits = [s.cell(recipe, "search", 1e-3, 0).experiment().specification.splits for s in places]
