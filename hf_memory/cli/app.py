@@ -211,22 +211,10 @@ def print_rows(rows: "Sequence[Row]", metric: str | None = None) -> None:
         rows: Result rows.
         metric: What is shown; the headline metric by default.
     """
-    from rich.table import Table
-
-    from hf_memory.experiments.summary import studies, title
-    from hf_memory.reports.report import FACTS, length_table, note
+    from hf_memory.reports.terminal import length_tables
 
     console = wide_console()
-    for study in studies(rows):
-        lengths, lines = length_table(study, metric)
-        table = Table(title=title(study), caption=note(study, metric))
-        table.add_column("mixer")
-        for name in (*map(str, lengths), *FACTS):
-            table.add_column(name, justify="right")
-        for line in lines:
-            values: dict[int, Any] = dict(line.cells)
-            style = "dim" if line.level else None
-            table.add_row(line.name, *(values[length] for length in lengths), *line.facts, style=style)
+    for table in length_tables(rows, metric):
         console.print(table)
 
 

@@ -67,22 +67,14 @@ def sweep(
 def show_cells(recipe: "Recipe", workers: int | None) -> None:
     """Print the cells of a recipe with sizes and estimated time."""
     from rich.console import Console
-    from rich.table import Table
 
+    from hf_memory.reports.terminal import cells_table
     from hf_memory.studies.running import duration
     from hf_memory.studies.sweep import dry_run
     from hf_memory.studies.workers import available_cores
 
     lines, size = dry_run(recipe), workers or available_cores()
-    columns = ("stage", "arm", "rate", "seed", "width", "per block", "blocks", "state bytes", "time")
-    table = Table(title=f"{recipe.name}, profile {recipe.profile}")
-    for name in columns:
-        table.add_column(name, justify="left" if name in ("stage", "arm") else "right", overflow="fold")
-    for line in lines:
-        rate = "chosen" if line.learning_rate is None else f"{line.learning_rate:g}"
-        numbers = (line.hidden_size, line.parameters_per_block, line.parameters_non_embedding, line.state_bytes)
-        table.add_row(line.stage, line.name, rate, str(line.seed), *(f"{n:,}" for n in numbers), duration(line.seconds))
-    Console().print(table)
+    Console().print(cells_table(f"{recipe.name}, profile {recipe.profile}", lines))
     total = sum(line.seconds for line in lines) / size
     typer.echo(f"{len(lines)} cells, about {duration(total)} with {size} at a time")
     rates, by_rates, by_looks = may_join(recipe)

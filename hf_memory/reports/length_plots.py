@@ -11,6 +11,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from hf_memory.experiments.results import Row
 from hf_memory.experiments.summary import curves, reference_levels, studies, title
+from hf_memory.names import file_name
 from hf_memory.reports.formats import words
 from hf_memory.reports.plotting import canvas, draw_curve, finish, png
 from hf_memory.reports.styles import BASELINE, BASELINE_NAME, CHANCE, TRAINED, arm_styles
@@ -92,7 +93,7 @@ def figure_name(rows: Sequence[Row], metric: str | None = None) -> str:
     knobs = "_".join(f"{name}_{value}" for name, value in row.task_knobs.items() if value is not None)
     lengths = str(low) if low == high else f"{low}-{high}"
     name = "_".join(filter(None, (row.task, knobs, "at", lengths, metric or row.headline)))
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)
+    return file_name(re.sub(r"[^A-Za-z0-9._-]+", "-", name))
 
 
 def save_figures(rows: Sequence[Row], folder: str | Path, metric: str | None = None) -> list[Path]:

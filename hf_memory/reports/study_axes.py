@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from hf_memory.names import file_name
 from hf_memory.studies.outcomes import Result, Study
 
 
@@ -36,7 +37,7 @@ def arm_label(place: Mapping[str, Any]) -> str:
 
 def drawing_name(study: Study, group: str, kind: str) -> str:
     """File name of a figure."""
-    return "-".join(filter(None, (study.recipe.name, group.replace(", ", "-").replace(" ", "_"), kind)))
+    return file_name("-".join(filter(None, (study.recipe.name, group.replace(", ", "-").replace(" ", "_"), kind))))
 
 
 def home_split(result: Result) -> str:

@@ -6,6 +6,7 @@ Every number is read from result rows and histories. What was planned and not me
 from pathlib import Path
 from typing import Any
 
+from hf_memory.names import file_name
 from hf_memory.reports.formats import count, share, words
 from hf_memory.reports.pages import picture, write_single_page
 from hf_memory.reports.plotting import Drawing, png, svg
@@ -24,18 +25,27 @@ def write_study_page(results: str | Path, out: str | Path, heading: str = "Memor
     """Write ``index.html`` with every sweep below a folder, and SVG, PNG and CSV of each figure and table.
 
     Raises:
-        ValueError: If there is no sweep, a record is damaged, or rows are of several data versions in one sweep.
+        ValueError: If there is no sweep that can be read. A damaged record, or one whose rows are of several data
+            versions, is named at the top of the page and left out.
     """
     records = find_records(Path(results))
     if not records:
         raise ValueError(f"results: {str(results)!r} holds no record of a sweep")
     sections, files, problems = [], dict[str, bytes](), list[str]()
-    seen = [read_study(record) for record in records]
-    for record, study in zip(records, seen, strict=True):
-        section, own = _section(study, read_replication(record.parent))
+    seen = list[Study]()
+    for record in records:
+        try:
+            study = read_study(record)
+            section, own = _section(study, read_replication(record.parent))
+        except ValueError as error:
+            problems.append(str(error))
+            continue
+        seen.append(study)
         sections.append(section)
         files.update(own)
         problems += problems_of(study)
+    if not seen:
+        raise ValueError(f"results: no sweep of {str(results)!r} can be read: {'; '.join(problems)}")
     rows = [row for study in seen for result in study.results for row in result.rows.values()]
     return write_single_page(out, "study_page.html", files, rows, heading=heading, problems=problems, sections=sections)
 
@@ -53,7 +63,7 @@ def problems_of(study: Study) -> list[str]:
 
 def _section(study: Study, again: Replication | None) -> tuple[dict[str, Any], dict[str, bytes]]:
     """One sweep of the page, and its files."""
-    recipe, name = study.recipe, f"{study.recipe.name}-{study.recipe.profile}"
+    recipe, name = study.recipe, file_name(study.recipe.name, study.recipe.profile)
     judgements = judge_study(study)
     claims = [verdict_table(study, judgements, f"{name}-verdicts")]
     claims += [replication_table(again, f"{name}-again")] if again is not None else []
@@ -66,7 +76,7 @@ def _section(study: Study, again: Replication | None) -> tuple[dict[str, Any], d
     figures = []
     for drawing in (*filter(None, [verdicts]), *draw_study(study)):
         own = _drawing_files(drawing)
-        file = f"{drawing.name}-{recipe.profile}"
+        file = file_name(f"{drawing.name}-{recipe.profile}")
         files.update({f"{file}.{ending}": content for ending, content in own.items()})
         caption = f"{drawing.caption} Files: {file}.svg, .png, .csv."
         figures.append(picture(own["png"], drawing.alt or drawing.caption, caption))

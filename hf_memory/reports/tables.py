@@ -6,6 +6,8 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from hf_memory.names import table_text
+
 
 @dataclasses.dataclass(frozen=True)
 class TableCell:
@@ -67,9 +69,17 @@ def markdown_table(head: Sequence[Any], lines: Iterable[Sequence[Any]]) -> str:
 
 
 def to_csv(head: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
-    """A head and lines as CSV."""
+    """A head and lines as CSV; a text that begins like a formula stays a text."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(head)
-    writer.writerows(lines)
+    for line in (head, *lines):
+        writer.writerow([table_text(cell) if isinstance(cell, str) and not _is_number(cell) else cell for cell in line])
     return text.getvalue()
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,5 +1,7 @@
 """Places of a grid in words."""
 
+import pytest
+
 from hf_memory.reports.study_axes import arm_label, by_task, drawing_name, home_split, is_on_edge, label_of
 from tests.reports.study_examples import VALUES, recipe_of
 from tests.studies.sweep_examples import made_up
@@ -33,3 +35,11 @@ def test_the_best_of_two_rates_is_on_the_edge_and_that_of_three_need_not_be():
     study = made_up(recipe_of(grid={}, learning_rates=rates), values)
     assert {place["arm"]: is_on_edge(study, place) for place in study.places()} == {"lstm": False, "gru": True}
     assert not is_on_edge(made_up(recipe_of(grid={}), VALUES), {"arm": "gru"})  # a run of the search crashed
+
+
+@pytest.mark.parametrize("group", ["../../p", "arm /etc, width 8", "x" * 400, "..", "a\x00b"])
+def test_no_name_from_outside_leaves_the_folder_of_the_page(group, tmp_path):
+    name = drawing_name(made_up(recipe_of(), {}), group, "rates")
+    assert len(name) <= 120
+    assert (tmp_path / f"{name}.png").parent == tmp_path
+    assert (tmp_path / f"{name}.png").resolve().is_relative_to(tmp_path.resolve())

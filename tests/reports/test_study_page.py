@@ -208,3 +208,16 @@ def test_rows_of_another_run_are_named_and_measure_nothing(tmp_path):
     outcome = next(run["outcome"] for run in runs if run["cell"] == other.stem)
     assert outcome.startswith("missing; ")
     assert outcome.endswith(stranger)
+
+
+def test_a_damaged_record_is_named_and_the_other_sweeps_are_shown(tmp_path):
+    (tmp_path / "one").mkdir()
+    stored(tmp_path / "one", recipe_of(claim="It can be read."))
+    (tmp_path / "broken.cpu.sweep.json").write_text("{}")
+    text = write_report(tmp_path, tmp_path / "page").read_text()
+    assert "broken.cpu.sweep.json is no record of a sweep" in text
+    assert "It can be read." in text
+    (tmp_path / "only").mkdir()
+    (tmp_path / "only" / "broken.cpu.sweep.json").write_text("{}")
+    with pytest.raises(ValueError, match="no sweep of .* can be read"):
+        write_report(tmp_path / "only", tmp_path / "other")

@@ -27,3 +27,8 @@ def test_csv_holds_every_text():
     found = table(("c|d", "", 'q"'))
     assert found.texts() == [["c|d", "", 'q"']]
     assert to_csv(found.columns, found.texts()) == 'a|b,empty,c\nc|d,,"q"""\n'
+
+
+def test_a_text_that_begins_like_a_formula_stays_a_text_and_numbers_stay_numbers():
+    lines = [("=1+1", "-0.5", -0.5), ("@x", "lstm", 3), ("-cmd", "1e-3", "+")]
+    assert to_csv(("arm", "value", "other"), lines) == "arm,value,other\n'=1+1,-0.5,-0.5\n'@x,lstm,3\n'-cmd,1e-3,'+\n"
