@@ -254,8 +254,8 @@ def _check_lengths(model: MemoryPreTrainedModel, specification: Specification, s
             columns = part.task.row_length(length_bounds(part.length)[1])
             if columns > limit:
                 raise ValueError(
-                    f"splits: {name} has rows of {columns} columns, and this model is built for "
-                    f"max_position_embeddings={limit}; leave it out, or train with a larger one"
+                    f"max_position_embeddings={limit} is the length that this model is built for, and {name} has rows "
+                    f"of {columns} tokens; leave it out, or train with a larger one"
                 )
 
 

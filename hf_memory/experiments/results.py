@@ -230,6 +230,8 @@ def _check_metric(name: str, metric: MetricValue) -> None:
         if math.isnan(metric.value) or ends != (metric.value == 0, metric.value == 1):
             raise ValueError(f"row: {name} is {metric.value:g}, with {metric.numerator:g} of {metric.denominator:g}")
         return
+    if metric.denominator == 0 and metric.numerator != 0:
+        raise ValueError(f"row: {name} must have a numerator of 0 where there are no targets, got {metric.numerator:g}")
     ratio = metric.numerator / metric.denominator if metric.denominator else math.nan
     if not (math.isnan(ratio) and math.isnan(metric.value)) and not math.isclose(metric.value, ratio, rel_tol=1e-9):
         raise ValueError(f"row: {name} must be {ratio:g}, numerator over denominator, got {metric.value:g}")

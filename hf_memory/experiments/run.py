@@ -5,7 +5,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,7 +23,13 @@ from hf_memory.experiments.code import code_digest
 from hf_memory.experiments.evaluation import evaluate_lengths
 from hf_memory.experiments.provenance import Run, config_digest, save_run, weights_digest
 from hf_memory.experiments.results import Row, cell_path, read_rows, write_cell
-from hf_memory.experiments.training import MemoryTrainer, metrics_for_task, model_for_task, training_arguments
+from hf_memory.experiments.training import (
+    MemoryTrainer,
+    default_arguments,
+    metrics_for_task,
+    model_for_task,
+    training_arguments,
+)
 from hf_memory.mixers.auto import mixer_config, model_keys
 from hf_memory.models.modeling import MemoryPreTrainedModel
 from hf_memory.names import check_names
@@ -140,7 +146,7 @@ class Experiment:
             "arm": self.arm or self.mixer,
             "mixer": self.mixer,
             "config": config_digest(self.make_model(arguments.seed).config),
-            "training": {name: values[name] for name in _DEFINING} | _further(arguments),
+            "training": {name: values[name] for name in _DEFINING} | _further(arguments, self.training),
             "rows_per_step": rows_per_step,
             "optim_groups": self.optim_groups,
             "learning_rate_grid": list(self.learning_rate_grid),
@@ -299,14 +305,18 @@ def check_installed(arguments: TrainingArguments) -> None:
         raise ValueError("fp16 needs a GPU, and this run is on a CPU; leave it out, or give --bf16 True")
 
 
-def _further(arguments: TrainingArguments) -> dict[str, Any]:
-    """Arguments that may change a number, where they are not at the package's defaults."""
-    values, defaults = arguments.to_dict(), training_arguments(arguments.output_dir).to_dict()
+def _further(arguments: TrainingArguments, given: Iterable[str]) -> dict[str, Any]:
+    """Arguments that may change a number, where they are not at the package's defaults.
+
+    No second object of arguments is made to compare with: it would set the state of all processes anew.
+    """
+    values, raw = arguments.to_dict(), {field.name: field.default for field in dataclasses.fields(TrainingArguments)}
+    defaults = {**raw, **default_arguments(arguments.output_dir)}
     keeps_best = arguments.load_best_model_at_end
     silent = _HARMLESS | frozenset(_DEFINING) | (frozenset() if keeps_best else _WHEN_KEPT)
     groups = tuple(group for group in _HARMLESS_GROUPS if not (keeps_best and group == "save_"))
     return {
-        name: value
-        for name, value in sorted(values.items())
-        if value != defaults.get(name) and name not in silent and not name.startswith(groups)
+        name: values[name]
+        for name in sorted(given)
+        if values[name] != defaults.get(name) and name not in silent and not name.startswith(groups)
     }

@@ -211,14 +211,9 @@ class MemoryTrainer(WholeCheckpoints, Trainer):
         return HfApi().run_as_future(push, folder, self.hub_model_id, **options)
 
 
-def training_arguments(output_dir: str, **overrides: Any) -> TrainingArguments:
-    """Trainer's arguments with the defaults of the package, each of which can be overridden.
-
-    AdamW with decay 0.1, 10 % linear warm-up and cosine to zero, no clipping; columns are not removed because tasks
-    score by ``input_ids``, and there are no loader workers because rows are tensors in memory already. ``use_cache`` is
-    what Trainer writes into the saved config: no state is kept in training either way.
-    """
-    defaults: dict[str, Any] = {
+def default_arguments(output_dir: str) -> dict[str, Any]:
+    """Trainer's arguments for which the package has a default of its own."""
+    return {
         "output_dir": output_dir,
         "learning_rate": 1e-3,
         "weight_decay": 0.1,
@@ -236,7 +231,16 @@ def training_arguments(output_dir: str, **overrides: Any) -> TrainingArguments:
         "use_cache": True,
         "report_to": "none",
     }
-    return TrainingArguments(**{**defaults, **overrides})
+
+
+def training_arguments(output_dir: str, **overrides: Any) -> TrainingArguments:
+    """Trainer's arguments with the defaults of the package, each of which can be overridden.
+
+    AdamW with decay 0.1, 10 % linear warm-up and cosine to zero, no clipping; columns are not removed because tasks
+    score by ``input_ids``, and there are no loader workers because rows are tensors in memory already. ``use_cache`` is
+    what Trainer writes into the saved config: no state is kept in training either way.
+    """
+    return TrainingArguments(**{**default_arguments(output_dir), **overrides})
 
 
 def model_for_task(mixer: str, task: Task, **fields: Any) -> PreTrainedModel:

@@ -30,6 +30,7 @@ from hf_memory.data.tensors import StackedRows, TensorRows
 from hf_memory.experiments.provenance import backend_name
 from hf_memory.experiments.run import Course
 from hf_memory.models.heads import MemoryHeadModel
+from hf_memory.models.inputs import check_labels
 from hf_memory.models.layers import StatefulLayer
 from hf_memory.ops.backends.dispatch import use_backend
 from hf_memory.studies.lean import LeanTrainer
@@ -153,7 +154,7 @@ def _own_targets(
     """
     targets = F.pad(labels[..., template.shift :], (0, template.shift), value=IGNORE_INDEX).flatten(1)
     is_target = targets != IGNORE_INDEX
-    template._check_labels(targets[is_target])
+    check_labels("labels", labels.flatten(0, 1), input_ids.flatten(0, 1), template.head.out_features)
     counts = is_target.sum(1)
     places = (~is_target).byte().argsort(dim=1, stable=True)[:, : int(counts.max())]
     return input_ids, places, targets.gather(1, places), counts.clamp(min=1)

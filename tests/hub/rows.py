@@ -17,7 +17,7 @@ def row(split: str = "test_32", value: float = 0.75, rows: int = 3_000, **change
         "sequence_accuracy": MetricValue(0.25, 0.25 * rows, rows, None, {}),
     }
     facts = {
-        "cell": "c0", "split": split, "data_version": "1.0.0+numpy2.4", "learning_rate_grid": (1e-4, 1e-3),
+        "cell": "c0" * 8, "split": split, "data_version": "1.0.0+numpy2.4", "learning_rate_grid": (1e-4, 1e-3),
         "state_numbers": 64, "state_bytes": 256, "metrics": metrics, "weights_sha256": WEIGHTS,
     }  # fmt: skip
     return dataclasses.replace(make_row("lru", length, seed=3), **(facts | changes))

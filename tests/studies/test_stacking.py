@@ -135,7 +135,8 @@ def test_a_replica_that_ends_early_keeps_the_weights_it_had(level, changes, tmp_
 
 @pytest.mark.parametrize("changes", [{}, OWN], ids=["shared", "own"])
 def test_a_replica_that_diverges_leaves_the_others_alone(changes, tmp_path, float64):
-    cells = cells_of({"linear_transformer": {}}, learning_rates=[1e-3, 1e300], **changes)
+    cells = cells_of({"linear_transformer": {}}, learning_rates=[1e-3, 10.0], **changes)
+    cells = [dataclasses.replace(cell, learning_rate=1e300) if cell.learning_rate > 1 else cell for cell in cells]
     wild = [cell for cell in cells if cell.learning_rate == 1e300]
     run_stacked([cell.experiment() for cell in cells], tmp_path / "stack", lambda steps: None)
     for cell in cells:

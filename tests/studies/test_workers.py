@@ -16,7 +16,7 @@ from filelock import SoftFileLease
 
 from hf_memory.experiments.results import cell_path, read_rows
 from hf_memory.storage import claim
-from hf_memory.studies.cells import run_cell, state_of
+from hf_memory.studies.cells import ATTEMPTS, run_cell, state_of
 from hf_memory.studies.ray import MAX_RETRIES, RayWorkers
 from hf_memory.studies.workers import Ended, LocalWorkers, Pool, Reached, Started, report_stack, write_failures
 from tests.studies.pieces import work
@@ -112,11 +112,11 @@ def test_a_killed_worker_costs_its_cell_alone(tmp_path):
         pool.run([(quick,)], tmp_path / "other", report_to(found))  # the same worker, another folder
     killer.join(timeout=5)
     assert found == [
-        (endless.digest, "failed", "the worker process ended with code -9"),
+        (endless.digest, "crashed", "the worker process ended with code -9"),
         (quick.digest, "trained", ""),
         (quick.digest, "trained", ""),
     ]
-    assert state_of(tmp_path, endless) == "failed"
+    assert state_of(tmp_path, endless) == "open"  # a crash says nothing of the model, and is tried again
     for folder in (tmp_path, tmp_path / "other"):
         assert len(read_rows(cell_path(folder, quick.digest))) == 3
 
@@ -131,7 +131,8 @@ def test_cells_of_a_stack_whose_process_was_killed_run_alone(tmp_path):
     again = report_stack(tuple(cells), outcomes, 6.0, lambda *ended: found.append(ended))
     assert again == [(cells[1],), (cells[2],)]
     assert found == [(cells[0], "trained", "", 2.0)]
-    assert write_failures(tmp_path, again[0], "killed") == [("failed", "killed")]
+    for outcome in ["crashed"] * (ATTEMPTS - 1) + ["failed"]:
+        assert write_failures(tmp_path, again[0], "killed") == [(outcome, "killed")]
     assert [state_of(tmp_path, cell) for cell in cells] == ["finished", "failed", "open"]
     assert write_failures(tmp_path, tuple(cells[1:]), "killed")[0] == ("failed before", "killed")
 
@@ -222,9 +223,9 @@ def test_ray_gets_one_cpu_and_the_gpu_share_of_each_cell(tmp_path, monkeypatch):
     assert fake.options == {"num_cpus": 1, "num_gpus": 0.25, "max_retries": MAX_RETRIES}
     assert fake.most == 3
     assert (fake.started, fake.stopped) == (1, 1)
-    assert found[0] == (cells[0].digest, "failed", "ConnectionError: the node died")
+    assert found[0] == (cells[0].digest, "crashed", "ConnectionError: the node died")
     assert [outcome for _, outcome, _ in found[1:]] == ["trained"] * 3
-    assert [state_of(tmp_path, cell) for cell in cells] == ["failed", "finished", "finished", "finished"]
+    assert [state_of(tmp_path, cell) for cell in cells] == ["open", "finished", "finished", "finished"]
 
 
 def test_ray_is_needed_only_where_it_is_asked_for(monkeypatch):
