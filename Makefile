@@ -12,10 +12,12 @@ LOWEST_VENV := .venv-lowest
 LOWEST_RUN := $(LOWEST_VENV)/bin/python
 LOWEST_READY := $(LOWEST_VENV)/.ready
 LOWEST_CONSTRAINTS := constraints-lowest.txt
-# Kernels, the laws of tasks, clusters and browsers do not meet those packages; everything else does.
+# Kernels, the laws of tasks, clusters and browsers do not meet those packages, and digests of published runs name the
+# tested numpy; everything else does.
 LOWEST_TESTS := tests --ignore=tests/ops --ignore=tests/tasks --ignore=tests/test_architecture.py \
   --ignore=tests/test_dependencies.py --ignore=tests/test_duplicates.py --ignore=tests/test_sizes.py \
-  --ignore=tests/studies/test_ray.py --ignore=tests/reports/test_browser.py
+  --ignore=tests/studies/test_ray.py --ignore=tests/reports/test_browser.py --ignore=tests/test_gpu.py \
+  --ignore=tests/studies/test_digests.py --ignore=tests/test_reproduction.py
 
 # Later Pythons, each as `python<version>` on the path, or named: `make test-matrix PYTHON_3.13=/path/to/python3.13`.
 MATRIX ?= 3.12 3.13

@@ -119,7 +119,8 @@ class MemoryConfig(PreTrainedConfig):
 
     def __setattr__(self, name: str, value: Any) -> None:
         field = type(self).__dataclass_fields__.get(name)
-        if field is not None and field.type in (Real, Real | None) and isinstance(value, int):
+        is_integer = isinstance(value, int) and not isinstance(value, bool)
+        if field is not None and field.type in (Real, Real | None) and is_integer:
             value = float(value) if abs(value) < 2**63 else math.inf
         super().__setattr__(name, value)
 
@@ -181,6 +182,8 @@ class MemoryConfig(PreTrainedConfig):
             value = getattr(self, field.name)
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"{field.name} must be finite, got {value}")
+            if isinstance(value, bool) and field.type in (Real, Real | None):  # a number to older checks of types
+                raise ValueError(f"{field.name} must be a number, got {value}")
 
     def validate_activation(self) -> None:
         """Check that the activation has a name that transformers knows."""

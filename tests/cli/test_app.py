@@ -126,14 +126,14 @@ def test_data_takes_pairs_together_or_one_by_one(name):
         ["--data=a=1", "b=[3, 40]"],
         ["--data", "a=1", "--data", "b=[3, 40]"],
     ):
-        assert parsed([*start, *words])["data"] == ["a=1", "b=[3, 40]"]
-        assert parsed([*start, *words, "--", "c=3"])["data"] == ["a=1", "b=[3, 40]"]
+        assert list(parsed([*start, *words])["data"]) == ["a=1", "b=[3, 40]"]
+        assert list(parsed([*start, *words, "--", "c=3"])["data"]) == ["a=1", "b=[3, 40]"]
 
 
 def test_arguments_may_follow_pairs():
     values = parsed(["data", "export", "--data", "length=6", "num_test=8", "bit_parity", "out", "--num_proc", "2"])
-    assert (values["task"], values["out"], values["num_proc"]) == ("bit_parity", Path("out"), 2)
-    assert values["data"] == ["length=6", "num_test=8"]
+    assert (values["task"], Path(values["out"]), values["num_proc"]) == ("bit_parity", Path("out"), 2)
+    assert list(values["data"]) == ["length=6", "num_test=8"]
     assert parsed(["push", "runs/x", "--repo_id", "me/x", "--message", "--my_words"])["message"] == "--my_words"
 
 
