@@ -4,6 +4,7 @@ A kind says what it accepts, and :meth:`Kind.check` names the place of the first
 those of JSON and YAML after reading: mappings, lists, texts, numbers, truth values and None.
 """
 
+import abc
 import dataclasses
 import math
 import re
@@ -16,17 +17,17 @@ LONGEST_TEXT = 20_000
 """Letters of a text."""
 
 
-class Kind:
+class Kind(abc.ABC):
     """What a value must be."""
 
     @property
+    @abc.abstractmethod
     def text(self) -> str:
         """The kind in words, which follow "must be"."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def accepts(self, value: Any) -> bool:
         """Whether a value is of this kind, without what lies within it."""
-        raise NotImplementedError
 
     def check(self, value: Any, where: str) -> None:
         """Raise a ``ValueError`` that names ``where`` unless the value is of this kind, also within."""
