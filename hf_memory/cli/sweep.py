@@ -26,6 +26,15 @@ def sweep(
     ] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the cells and run nothing.")] = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed cells again.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Run finished cells again that other code made.")
+    ] = False,
+    accept_other_code: Annotated[
+        bool,
+        typer.Option(
+            "--accept-other-code", help="Run a sample of these cells again, and record whether the numbers are equal."
+        ),
+    ] = False,
     replicate: Annotated[
         int, typer.Option(min=0, help="Then run what agreed again with this many seeds that nobody has used.")
     ] = 0,
@@ -43,6 +52,8 @@ def sweep(
     if dry_run:
         show_cells(loaded, workers)
         return
+    if overwrite and accept_other_code:
+        raise ValueError("overwrite runs all cells of other code again, accept-other-code a sample; give one of them")
     folder = results or Path("results") / loaded.name / profile
     check_writable(folder)
     study = run_sweep(
@@ -53,6 +64,7 @@ def sweep(
         gpu_share=gpu_share,
         stack=stack,
         retry_failed=retry_failed,
+        other_code="overwrite" if overwrite else "accept" if accept_other_code else "report",
     )
     show_verdicts(study)
     if replicate:

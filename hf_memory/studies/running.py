@@ -3,30 +3,23 @@
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal
 
 from tqdm.auto import tqdm
 
 from hf_memory.experiments.results import cell_path, recover_rows
 from hf_memory.studies.cells import Cell, Outcome, as_stacks, state_of
-from hf_memory.studies.workers import LocalWorkers, Report, Stack
+from hf_memory.studies.other_code import OtherCode
+from hf_memory.studies.workers import LocalWorkers, Workers
 
 logger = logging.getLogger(__name__)
 
 BACKENDS = ("local", "ray")
 
-
-class Workers(Protocol):
-    """What runs cells: a context manager with ``size``, the number of cells at a time, and ``run``."""
-
-    size: int
-
-    def __enter__(self) -> "Workers": ...
-
-    def __exit__(self, *error: object) -> None: ...
-
-    def run(self, stacks: Sequence[Stack], results: Path, report: Report) -> None:
-        """Run the cells of all stacks until each is finished or has failed, and report each."""
+ReuseOther = Literal["report", "overwrite", "accept"]
+"""What becomes of finished cells that other code made: they are named and stand, run again, or stand where a sample of
+them that is run again gives equal numbers.
+"""
 
 
 def make_workers(backend: str, workers: int | None, gpu_share: float = 0.0) -> Workers:
@@ -50,12 +43,21 @@ class Runner:
         seconds: Estimated time of a run at each place, by :func:`key`.
         stack: Cells that are trained as one stacked model, at most.
         progress: Show the bar.
+        other_code: What becomes of finished cells that other code made.
     """
 
     def __init__(
-        self, name: str, results: Path, workers: Workers, seconds: Mapping[str, float], stack: int, progress: bool
+        self,
+        name: str,
+        results: Path,
+        workers: Workers,
+        seconds: Mapping[str, float],
+        stack: int,
+        progress: bool,
+        other_code: ReuseOther = "report",
     ):
         self.results, self.workers, self.stack, self._seconds = results, workers, stack, seconds
+        self._other_code: ReuseOther = other_code
         self._bar = tqdm(desc=name, unit="cell", disable=not progress, dynamic_ncols=True)
         self._estimated = self._taken = 0.0
         self._open: dict[str, float] = {}
@@ -68,8 +70,7 @@ class Runner:
 
     def run(self, cells: Sequence[Cell]) -> None:
         """Run cells until each is finished or has failed for good; one that crashes stays open for some attempts."""
-        for cell in cells:
-            self._set_damaged_aside(cell)
+        self._check_finished(cells)
         self._bar.total = (self._bar.total or 0) + len(cells)
         self._bar.update(sum(state_of(self.results, cell) != "open" for cell in cells))
         while todo := [cell for cell in cells if state_of(self.results, cell) == "open"]:
@@ -82,14 +83,28 @@ class Runner:
         stacks = as_stacks(sorted(todo, key=lambda cell: -self._open[cell.digest]), self.stack, self.workers.size)
         self.workers.run(stacks, self.results, self._report)
 
-    def _set_damaged_aside(self, cell: Cell) -> None:
-        """Rename a results file that cannot be read in full, so that its cell runs again."""
+    def _check_finished(self, cells: Sequence[Cell]) -> None:
+        """Set damaged files aside, so that their cells run again, and name or run again what other code made."""
+        other = OtherCode(self.results)
+        for cell in cells:
+            path = cell_path(self.results, cell.digest)
+            rows, problems = recover_rows(path) if path.is_file() else ([], [])
+            if problems:
+                self._set_aside(cell, "damaged", "; ".join(problems))
+            elif other.add(cell, rows) and self._other_code == "overwrite":
+                self._set_aside(cell, "superseded", f"other code made it ({rows[0].code})")
+        if other.found and self._other_code == "accept":
+            for made in other.accept(self.workers):
+                self._bar.write(made.sentence)
+        if other.found and self._other_code != "overwrite":
+            self._bar.write(other.sentence)
+
+    def _set_aside(self, cell: Cell, ending: str, why: str) -> None:
+        """Rename the file of a cell, so that the cell runs again."""
         path = cell_path(self.results, cell.digest)
-        problems = recover_rows(path)[1] if path.is_file() else []
-        if problems:
-            aside = path.with_name(f"{path.name}.damaged")
-            path.replace(aside)
-            self._bar.write(f"{cell.name} runs again: {'; '.join(problems)}; the file is kept as {aside.name}")
+        aside = path.with_name(f"{path.name}.{ending}")
+        path.replace(aside)
+        self._bar.write(f"{cell.name} runs again: {why}; the file is kept as {aside.name}")
 
     def _report(self, cell: Cell, outcome: Outcome, text: str, seconds: float) -> None:
         """Note that a cell has ended."""

@@ -28,7 +28,7 @@ from hf_memory.studies.plans import (
 )
 from hf_memory.studies.recipes import Recipe
 from hf_memory.studies.registration import check_readable, check_registered
-from hf_memory.studies.running import Runner, key, make_workers
+from hf_memory.studies.running import ReuseOther, Runner, key, make_workers
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +70,7 @@ def run_sweep(
     stack: int = 1,
     retry_failed: bool = False,
     progress: bool = True,
+    other_code: ReuseOther = "report",
 ) -> Study:
     """Run every cell of a recipe that is not finished, and write the record by which reports read it.
 
@@ -79,10 +80,12 @@ def run_sweep(
         workers: Cells at a time; by default one per core.
         backend: ``"local"`` or ``"ray"``.
         gpu_share: GPU of each process, with ``ray``.
-        stack: Cells that differ in learning rate and seed alone and are trained as one stacked model, at most. 1 is for
-            a CPU, where stacks pay for tiny steps only.
+        stack: Cells that differ in learning rate, seed and data seed alone and are trained as one stacked model, at
+            most. 1 is for a CPU, where stacks pay for tiny steps only.
         retry_failed: Run the failed cells of the folder again.
         progress: Show a bar over cells with the time that is left.
+        other_code: What becomes of finished cells that other code made: ``"report"`` names them, ``"overwrite"`` runs
+            them again, ``"accept"`` runs a sample of them again and records whether the numbers are equal.
 
     Returns:
         The results of all cells.
@@ -102,7 +105,7 @@ def run_sweep(
     seconds = {key(setting.place): setting.seconds for setting in settings}
     with (
         make_workers(backend, workers, gpu_share) as pool,
-        Runner(recipe.name, results, pool, seconds, stack, progress) as runner,
+        Runner(recipe.name, results, pool, seconds, stack, progress, other_code) as runner,
     ):
         return _Sweep(recipe, settings, runner).run()
 

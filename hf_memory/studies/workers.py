@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from hf_memory.studies.cells import Cell, Outcome, run_cells, state_of, write_failure
 from hf_memory.studies.watched import Beat
@@ -169,6 +169,19 @@ class _Worker:
             self.process.terminate()
             self.process.join()
         return self.process.exitcode
+
+
+class Workers(Protocol):
+    """What runs cells: a context manager with ``size``, the number of cells at a time, and ``run``."""
+
+    size: int
+
+    def __enter__(self) -> "Workers": ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def run(self, stacks: Sequence[Stack], results: Path, report: Report) -> None:
+        """Run the cells of all stacks until each is finished or has failed, and report each."""
 
 
 class LocalWorkers:
