@@ -20,7 +20,11 @@ _LAZY = {
     "Mixer": "hf_memory.models.modeling",
     "MIXERS": "hf_memory.mixers",
     "TASKS": "hf_memory.tasks",
+    "Task": "hf_memory.tasks",
     "make_task": "hf_memory.tasks",
+    "register_task": "hf_memory.tasks",
+    "register_mixer": "hf_memory.mixers.auto",
+    "include": "hf_memory.extensions",
     "mixer_config": "hf_memory.mixers.auto",
     "mixer_model": "hf_memory.mixers.auto",
     "evaluate_lengths": "hf_memory.experiments.evaluation",
@@ -31,10 +35,11 @@ _LAZY = {
 
 def _class_modules() -> dict[str, str]:
     """Names of all config and model classes, and the module that defines each."""
-    from hf_memory.mixers import MIXERS
+    from hf_memory.mixers import MIXERS, OUTSIDE
 
     suffixes = ("Config", "Model", "ForCausalLM", "ForTokenClassification")
-    stems = {stem: f"hf_memory.mixers.{key}" for key, stem in MIXERS.items()} | {"Hybrid": "hf_memory.mixers.hybrid"}
+    stems = {stem: OUTSIDE.get(key, f"hf_memory.mixers.{key}") for key, stem in MIXERS.items()}
+    stems["Hybrid"] = "hf_memory.mixers.hybrid"
     return {f"Memory{stem}{suffix}": module for stem, module in stems.items() for suffix in suffixes}
 
 
@@ -54,9 +59,15 @@ def _publish(model: Any, repo_id: str, **options: Any) -> Any:
     return importlib.import_module("hf_memory.hub.checkpoints").push(model, repo_id, **options)
 
 
-if importlib.util.find_spec("torch") is not None and importlib.util.find_spec("transformers") is not None:
-    from hf_memory.mixers.auto import register_all
-    from hf_memory.models.modeling import MemoryPreTrainedModel
+if importlib.util.find_spec("numpy") is not None:
+    from hf_memory.extensions import MIXER_GROUP, TASK_GROUP, load_extensions
 
-    register_all()
-    MemoryPreTrainedModel.publisher = staticmethod(_publish)
+    if importlib.util.find_spec("torch") is not None and importlib.util.find_spec("transformers") is not None:
+        from hf_memory.mixers.auto import register_all
+        from hf_memory.models.modeling import MemoryPreTrainedModel
+
+        register_all()
+        MemoryPreTrainedModel.publisher = staticmethod(_publish)
+        load_extensions((MIXER_GROUP, TASK_GROUP))
+    else:
+        load_extensions((TASK_GROUP,))

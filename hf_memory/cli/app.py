@@ -18,7 +18,7 @@ from hf_memory.cli.hub import push
 from hf_memory.cli.list import show_mixers_and_tasks, wide_console
 from hf_memory.cli.options import TASK_HELP, Config, Keywords
 from hf_memory.cli.sweep import sweep
-from hf_memory.experiments.grammar import repeat_flags
+from hf_memory.experiments.grammar import repeat_flags, take_includes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,14 +33,20 @@ class _Commands(TyperGroup):
     """The commands; they read their words once ``--data`` and ``--model`` are given for each ``name=value``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the words of a command line."""
-        return super().parse_args(ctx, repeat_flags(args))
+        """Read the words of a command line, and include files before anything looks for what they define."""
+        files, words = take_includes(args)
+        if files:
+            from hf_memory.extensions import include_everywhere
+
+            include_everywhere(files)
+        return super().parse_args(ctx, repeat_flags(words))
 
 
 app = typer.Typer(
     cls=_Commands,
     help="Sequence mixers on synthetic memory tasks.",
-    epilog="Flags may be written with - or _, and --data takes one or more name=value.",
+    epilog="Flags may be written with - or _, --data takes one or more name=value, and every command takes --include "
+    "FILE: a Python file with mixers or tasks of your own.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"token_normalize_func": lambda name: name.replace("_", "-")},

@@ -13,11 +13,11 @@ import datasets
 from hf_memory.data.folders import NAMESPACE, DamagedCacheError, remove_others
 from hf_memory.data.memory_builder import MemoryBuilder
 from hf_memory.names import check_names
-from hf_memory.tasks import TASKS, task_class
+from hf_memory.tasks import TASKS, Task, task_class
 
 
 def load_dataset(
-    path: str,
+    path: str | Task,
     name: str | None = None,
     split: str | datasets.Split | None = None,
     *,
@@ -31,7 +31,7 @@ def load_dataset(
     """Load a dataset; names under ``hf_memory/`` are generated here, anything else is handed to ``datasets``.
 
     Args:
-        path: ``"hf_memory/<task>"``, or whatever ``datasets.load_dataset`` takes.
+        path: ``"hf_memory/<task>"``, a task with its knobs, or whatever ``datasets.load_dataset`` takes.
         name: Configuration: a preset of the task; its first one by default.
         split: Split or expression such as ``"train[:1000]"``; all splits by default.
         streaming: Generate rows while they are read. The training split then never ends and begins with the stored
@@ -49,6 +49,9 @@ def load_dataset(
     Raises:
         ValueError: For unknown names (the nearest is suggested), impossible values and damaged cache folders.
     """
+    if isinstance(path, Task):
+        knobs = {**path.knobs(), **knobs}
+        path = f"{NAMESPACE}/{path.key}"
     if not path.startswith(f"{NAMESPACE}/"):
         handed_on = {"streaming": streaming, "num_proc": num_proc, "cache_dir": cache_dir, "revision": revision}
         return datasets.load_dataset(path, name, split=split, download_mode=download_mode, **handed_on, **knobs)

@@ -10,9 +10,10 @@ from typing import Any, NoReturn
 from transformers import HfArgumentParser, TrainingArguments
 
 from hf_memory.data.specification import specify
-from hf_memory.experiments.grammar import repeat_flags
+from hf_memory.experiments.grammar import repeat_flags, take_includes
 from hf_memory.experiments.results import Row
 from hf_memory.experiments.run import SMOKE_ROWS, Experiment, fields_for_length
+from hf_memory.extensions import include_everywhere
 from hf_memory.mixers.auto import model_keys
 from hf_memory.names import check_names
 
@@ -106,7 +107,7 @@ class _Parser(HfArgumentParser):
 
 def make_parser(prog: str | None = None) -> HfArgumentParser:
     """The parser of a training run. What is not given has the default ``_NOT_GIVEN``, so that the package's hold."""
-    epilog = "Flags may be written with _ or -."
+    epilog = "Flags may be written with _ or -; --include FILE adds the mixers and tasks of a Python file."
     parser = _Parser([ExperimentArguments, TrainingArguments], prog=prog, usage=_USAGE, epilog=epilog)
     parser.add_argument("--lr", dest="learning_rate", type=float, help="short for --learning_rate")
     trainer_names = [field.name for field in dataclasses.fields(TrainingArguments) if field.init]
@@ -124,7 +125,9 @@ def parse_arguments(argv: Sequence[str] | None = None, prog: str | None = None) 
         ValueError: For an unknown argument, mixer, task, preset, keyword or field; the message suggests the nearest
             name where there is one.
     """
-    given = make_parser(prog).parse_args(repeat_flags(sys.argv[1:] if argv is None else argv))
+    files, words = take_includes(sys.argv[1:] if argv is None else argv)
+    include_everywhere(files)
+    given = make_parser(prog).parse_args(repeat_flags(words))
     values = {name: value for name, value in vars(given).items() if value is not _NOT_GIVEN}
     own = {field.name: values.pop(field.name) for field in dataclasses.fields(ExperimentArguments)}
     arguments = ExperimentArguments(**own)

@@ -3,8 +3,9 @@
 import ast
 import functools
 import hashlib
+import sys
 from collections.abc import Iterable, Iterator
-from importlib.util import find_spec
+from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ _CHOICE = f"{PACKAGE}.ops.backends.dispatch"
 
 
 def collect(roots: Iterable[str]) -> dict[str, str]:
-    """Source text of the modules of the package that the given ones import, themselves included, by module name.
+    """Source text of the modules that the given ones import, themselves included, by module name.
+
+    Followed are imports of this package, and in a module of another one those of its own package.
 
     Raises:
         ValueError: A module has no source file.
@@ -29,7 +32,7 @@ def collect(roots: Iterable[str]) -> dict[str, str]:
         module = waiting.pop()
         if module not in sources:
             sources[module] = _source(module)
-            waiting.extend(_own_imports(ast.parse(sources[module])))
+            waiting.extend(_own_imports(module, ast.parse(sources[module])))
     return sources
 
 
@@ -45,10 +48,10 @@ def code_digest(model: Any, task: Task) -> str:
 
 @functools.cache
 def _digest(roots: frozenset[str]) -> str:
-    modules = {module for module in collect(roots) if module in roots or module.startswith(_SCIENCE)} - {_CHOICE}
+    modules = {module for module in collect(roots) if module in roots or _is_science(module)} - {_CHOICE}
     operations = {module.rpartition(".")[2] for module in modules if module.startswith(f"{PACKAGE}.ops.")}
     kernels = [module for (op, backend), module in KERNELS.items() if op in operations and backend == "numba"]
-    modules |= {module for module in collect(kernels) if module.startswith(_SCIENCE)} - {_CHOICE}
+    modules |= {module for module in collect(kernels) if _is_science(module)} - {_CHOICE}
     parts = sorted(hashlib.sha256(meaning(_source(module)).encode()).hexdigest() for module in modules)
     return hashlib.sha256("".join(parts).encode()).hexdigest()[:16]
 
@@ -69,6 +72,29 @@ def _is_silent(node: ast.stmt) -> bool:
     return is_text or isinstance(node, (ast.Import, ast.ImportFrom))
 
 
+def homes(module: str, node: ast.ImportFrom) -> dict[str, list[ast.alias]]:
+    """The modules from which a statement imports, by full name; public names of the package count for their home."""
+    package = module if _is_package(module) else module.rpartition(".")[0]
+    source = resolve_name("." * node.level + (node.module or ""), package) if node.level else node.module or ""
+    if source != PACKAGE:
+        return {source: node.names}
+    found: dict[str, list[ast.alias]] = {}
+    for alias in node.names:
+        value = getattr(sys.modules[PACKAGE], alias.name)
+        found.setdefault(getattr(value, "__module__", PACKAGE), []).append(alias)
+    return found
+
+
+def _is_science(module: str) -> bool:
+    """Whether a module makes numbers: mixers, operations and tasks, and all of another package."""
+    return module.startswith(_SCIENCE) or module.partition(".")[0] != PACKAGE
+
+
+def _is_package(module: str) -> bool:
+    spec = find_spec(module)
+    return spec is not None and spec.submodule_search_locations is not None
+
+
 def _source(module: str) -> str:
     spec = find_spec(module)
     if spec is None or spec.origin is None:
@@ -76,7 +102,8 @@ def _source(module: str) -> str:
     return Path(spec.origin).read_text(encoding="utf-8")
 
 
-def _own_imports(tree: ast.Module) -> Iterator[str]:
+def _own_imports(module: str, tree: ast.Module) -> Iterator[str]:
+    roots = {PACKAGE, module.partition(".")[0]}
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(f"{PACKAGE}."):
-            yield node.module
+        if isinstance(node, ast.ImportFrom):
+            yield from (home for home in homes(module, node) if home.partition(".")[0] in roots and home != PACKAGE)

@@ -1,4 +1,4 @@
-"""The one rule of the command line that its parsers lack: a flag that takes ``name=value`` takes several."""
+"""What the command line's parsers lack: a flag that takes several ``name=value``, and one that all commands take."""
 
 from collections.abc import Sequence
 
@@ -30,3 +30,32 @@ def repeat_flags(argv: Sequence[str]) -> list[str]:
             flag = ""
             words.append(word)
     return words
+
+
+def take_includes(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Take ``--include FILE`` out of the words of any command, wherever it stands before a ``--``.
+
+    Returns:
+        The files, and the other words.
+
+    Raises:
+        ValueError: The flag stands without a file.
+
+    >>> take_includes(["train", "--include", "leaky.py", "--mixer", "leaky"])
+    (['leaky.py'], ['train', '--mixer', 'leaky'])
+    """
+    files: list[str] = []
+    words: list[str] = []
+    waiting = list(argv)
+    while waiting:
+        word = waiting.pop(0)
+        name, equals, value = word.partition("=")
+        if word == "--":
+            return files, [*words, word, *waiting]
+        if name != "--include":
+            words.append(word)
+        elif equals or waiting:
+            files.append(value if equals else waiting.pop(0))
+        else:
+            raise ValueError("include: give a Python file, as in --include my_mixer.py")
+    return files, words

@@ -10,16 +10,17 @@ import ast
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel
 
-from hf_memory.experiments.code import PACKAGE, collect
-from hf_memory.mixers import MIXERS
-from hf_memory.mixers.auto import HEADS
+from hf_memory.experiments.code import PACKAGE, collect, homes
+from hf_memory.mixers import MIXERS, OUTSIDE, mixer_module
+from hf_memory.mixers.auto import BASES, HEADS
 from hf_memory.mixers.hybrid import MemoryHybridConfig
+from hf_memory.models.modeling import MemoryModel
 from hf_memory.storage import write_text
 
 DISPATCH = f"{PACKAGE}.ops.backends.dispatch"
@@ -54,16 +55,21 @@ def export_remote_code(model: PreTrainedModel, folder: str | Path) -> list[Path]
         ValueError: The model is not of the package, or its code needs what remote code must not require.
     """
     leaf = type(model).__module__
-    if not leaf.startswith(f"{PACKAGE}."):
-        raise ValueError(f"model must be of {PACKAGE}, got {type(model).__name__} of {leaf}")
+    if not leaf.startswith(f"{PACKAGE}.") and leaf not in OUTSIDE.values():
+        raise ValueError(f"model must be of {PACKAGE} or registered with it, got {type(model).__name__} of {leaf}")
     mixers = _mixers_of(model)
-    sources = collect([leaf, *(f"{PACKAGE}.mixers.{key}" for key in mixers)])
+    leaves = [leaf, *(mixer_module(key).__name__ for key in mixers)]
+    bases = [base.__module__ for base in BASES] if set(leaves) & set(OUTSIDE.values()) else []
+    sources = collect([*leaves, *bases])
     texts = {module: rewrite(module, text, sources) for module, text in sources.items()}
     if DISPATCH in texts:
         texts[DISPATCH] = replace_value(texts[DISPATCH], "KERNELS", {})
     if f"{PACKAGE}.mixers" in texts:
         table = {key: MIXERS[key] for key in mixers}
         texts[f"{PACKAGE}.mixers"] = replace_value(texts[f"{PACKAGE}.mixers"], "MIXERS", table)
+        texts[f"{PACKAGE}.mixers"] = replace_value(texts[f"{PACKAGE}.mixers"], "OUTSIDE", {})
+    for module in texts.keys() & set(OUTSIDE.values()):
+        texts[module] += _declarations(module, texts[module])
     stem = type(model.config).__name__.removesuffix("Config")
     texts[leaf] += _registration(stem, mixers)
     folder = Path(folder)
@@ -73,8 +79,12 @@ def export_remote_code(model: PreTrainedModel, folder: str | Path) -> list[Path]
 
 
 def flat_name(module: str) -> str:
-    """Name of the file of a module, without its ending: ``hf_memory.ops.gru`` is ``ops_gru``."""
-    return module.removeprefix(f"{PACKAGE}.").replace(".", "_")
+    """Name of the file of a module, without its ending: ``hf_memory.ops.gru`` is ``ops_gru``.
+
+    A mixer of another package gets the name that it would have here.
+    """
+    keys = [key for key, outside in OUTSIDE.items() if outside == module]
+    return f"mixers_{keys[0]}" if keys else module.removeprefix(f"{PACKAGE}.").replace(".", "_")
 
 
 def rewrite(module: str, text: str, exported: Iterable[str]) -> str:
@@ -87,22 +97,29 @@ def rewrite(module: str, text: str, exported: Iterable[str]) -> str:
 
     Raises:
         ValueError: It imports a package that is none of :data:`REQUIREMENTS`, or the package in another way than
-            ``from hf_memory.module import name``.
+            ``from hf_memory.module import name`` or ``from hf_memory import name``.
     """
     exported, edits = set(exported), []
     tree = ast.parse(text)
     offsets = _line_offsets(text)
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module in exported:
+        if isinstance(node, ast.ImportFrom) and (found := homes(module, node)).keys() <= exported:
             start, end = _span(node, offsets)
-            statement = text.encode()[start:end].decode()
-            head = re.compile(rf"^from\s+{re.escape(node.module)}\s+import")
-            edits.append((start, end, head.sub(f"from .{flat_name(node.module)} import", statement)))
+            edits.append((start, end, _flat_import(node, found, text.encode()[start:end].decode())))
         elif isinstance(node, ast.Import | ast.ImportFrom):
             _check_foreign(module, node)
         elif isinstance(node, ast.Call) and _is_import_module(node):
             edits.extend(_rewrite_call(node.args[0], text, offsets))
     return _apply(text, edits)
+
+
+def _flat_import(node: ast.ImportFrom, found: Mapping[str, list[ast.alias]], statement: str) -> str:
+    """An import from exported modules as one from the files beside; its names stay as they are written."""
+    (first, *others) = found
+    if not others and first == node.module:
+        return re.sub(r"^from\s+[\w.]+\s+import", f"from .{flat_name(first)} import", statement)
+    parts = [ast.ImportFrom(flat_name(home), names, level=1) for home, names in found.items()]
+    return "; ".join(ast.unparse(part) for part in parts)
 
 
 def replace_value(text: str, name: str, value: Any) -> str:
@@ -135,6 +152,21 @@ def _registration(stem: str, mixers: Iterable[str]) -> str:
     lines += [f'{stem}Config.register_for_auto_class("AutoConfig")']
     lines += [f'{stem}{suffix}.register_for_auto_class("{auto}")' for auto, suffix in AUTO_CLASSES.items()]
     return "\n\n" + "\n".join(lines) + "\n"
+
+
+def _declarations(module: str, text: str) -> str:
+    """The classes that registration added to a module of another package, as source."""
+    key = next(key for key, outside in OUTSIDE.items() if outside == module)
+    stem, defined = MIXERS[key], {node.name for node in ast.parse(text).body if isinstance(node, ast.ClassDef)}
+    added = []
+    for base, suffix in BASES.items():
+        if f"Memory{stem}{suffix}" not in defined:
+            part = f"mixer_class = {stem}Mixer" if base is MemoryModel else f"model_class = Memory{stem}Model"
+            added += [
+                f"from .{flat_name(base.__module__)} import {base.__name__}\n",
+                f"class Memory{stem}{suffix}({base.__name__}):\n    config_class = Memory{stem}Config\n    {part}\n",
+            ]
+    return "".join(f"\n\n{part}" for part in added)
 
 
 def _set_auto_map(model: PreTrainedModel, folder: Path, leaf: str, stem: str) -> None:

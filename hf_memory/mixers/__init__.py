@@ -1,10 +1,13 @@
-"""The table of mixers. It holds strings and imports nothing.
+"""The table of mixers. It holds strings, and imports nothing until a mixer is asked for.
 
 A mixer is one file here and one line in :data:`MIXERS`. All other names follow from the key: ``delta_net`` is defined
 in ``mixers/delta_net.py``, has the model type ``memory_delta_net``, the classes ``DeltaNetMixer`` and
 ``MemoryDeltaNetConfig``, ``MemoryDeltaNetModel``, ``MemoryDeltaNetForCausalLM`` and
-``MemoryDeltaNetForTokenClassification``.
+``MemoryDeltaNetForTokenClassification``. A mixer of another package stands in :data:`OUTSIDE` as well.
 """
+
+import importlib
+from types import ModuleType
 
 MIXERS: dict[str, str] = {
     "rnn": "RNN",
@@ -26,3 +29,13 @@ MIXERS: dict[str, str] = {
     "base_conv": "BaseConv",
 }
 """Mixer key to the stem of its class names."""
+
+OUTSIDE: dict[str, str] = {}
+"""Mixer key to the module of a mixer that :func:`hf_memory.register_mixer` has added."""
+
+
+def mixer_module(key: str) -> ModuleType:
+    """The module of a mixer."""
+    if key in OUTSIDE:
+        return importlib.import_module(OUTSIDE[key])
+    return importlib.import_module(f"hf_memory.mixers.{key}")

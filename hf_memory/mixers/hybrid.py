@@ -11,12 +11,11 @@ Source: the layers' own, and for the published stacks (:data:`PRESETS`) Arora et
 
 import copy
 import dataclasses
-import importlib
 from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 
-from hf_memory.mixers import MIXERS
+from hf_memory.mixers import MIXERS, mixer_module
 from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
 from hf_memory.models.modeling import MemoryModel, Mixer
@@ -90,8 +89,7 @@ class MemoryHybridConfig(MemoryConfig):
         if key is None:
             raise ValueError(f"layers: an entry needs the key 'mixer', got {layer}")
         check_names([key], MIXERS, "mixer in layers")
-        module = importlib.import_module(f"hf_memory.mixers.{key}")
-        cls = getattr(module, f"Memory{MIXERS[key]}Config")
+        cls = getattr(mixer_module(key), f"Memory{MIXERS[key]}Config")
         own = {field.name for field in dataclasses.fields(cls)} - _SHARED
         check_names(fields, own, f"field of {cls.__name__} in layers (shared fields belong to the hybrid's config)")
         return cls(**{name: getattr(self, name) for name in _SHARED}, **fields)
@@ -118,8 +116,7 @@ class MemoryHybridModel(MemoryModel):
         for index in range(config.num_hidden_layers):
             layer = config.layer_config(config.layers[index % len(config.layers)])
             key = layer.model_type.removeprefix("memory_")
-            mixer = getattr(importlib.import_module(f"hf_memory.mixers.{key}"), f"{MIXERS[key]}Mixer")
-            plan.append((layer, mixer))
+            plan.append((layer, getattr(mixer_module(key), f"{MIXERS[key]}Mixer")))
         return plan
 
 

@@ -4,6 +4,7 @@ The laws are fixed, so that figures can be compared. Names in capitals are argum
 """
 
 import dataclasses
+import zlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -77,17 +78,20 @@ STYLES: dict[str, Style] = {
 }
 """Style by mixer."""
 
-STRANGER = Style("#555555", "o", True, "solid")
-"""Style of a mixer of another package."""
-
 
 def style_of(mixer: str, variant: int = 0) -> Style:
     """Style of a mixer; later arms of one mixer keep its colour and change the dash and the marker."""
-    base = STYLES.get(mixer, STRANGER)
+    base = STYLES.get(mixer) or _style_of_stranger(mixer)
     if variant == 0:
         return base
     shifted = _MARKERS[(_MARKERS.index(base.marker) + 2 * variant) % len(_MARKERS)]
     return dataclasses.replace(base, marker=shifted, dash=_DASHES[1 + variant % 3], filled=variant % 2 == 0)
+
+
+def _style_of_stranger(mixer: str) -> Style:
+    """Style of a mixer of another package, by its name alone, so that it is the same in all figures."""
+    place = zlib.crc32(mixer.encode()) % len(PALETTE)
+    return Style(PALETTE[place], _MARKERS[(place + 2) % 9], False, _DASHES[3])
 
 
 def arm_styles(arms: Iterable[tuple[str, str]]) -> dict[str, Style]:

@@ -14,6 +14,7 @@ STOREYS = [
     "hf_memory.names hf_memory.storage hf_memory.ops",
     "hf_memory.models",
     "hf_memory.mixers | hf_memory.tasks",
+    "hf_memory.extensions",
     "hf_memory.data",
     "hf_memory.experiments",
     "hf_memory.studies",

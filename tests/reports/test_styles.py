@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from hf_memory.reports.styles import PALETTE, STRANGER, STYLES, arm_styles, style_of
+from hf_memory.reports.styles import PALETTE, STYLES, arm_styles, style_of
 
 
 def _linear(colour: str) -> np.ndarray:
@@ -64,7 +64,7 @@ def test_arms_take_variants_in_order_and_keep_the_first_style_they_got():
         "wide": style_of("gru"),
         "narrow": style_of("gru", 1),
         "other": style_of("lstm"),
-        "new": STRANGER,
+        "new": style_of("stranger"),
     }
 
 

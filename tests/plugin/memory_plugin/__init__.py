@@ -1,0 +1,1 @@
+"""A mixer and a task of another package."""
