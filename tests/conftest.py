@@ -55,3 +55,15 @@ def float64():
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(before)
+
+
+@pytest.fixture
+def tables():
+    """The tables of mixers and tasks, which are as they were when the test ends."""
+    from hf_memory import mixers, tasks
+
+    kept = [(table, dict(table)) for table in (mixers.MIXERS, mixers.OUTSIDE, tasks.TASKS, tasks.OUTSIDE)]
+    yield
+    for table, before in kept:
+        table.clear()
+        table.update(before)

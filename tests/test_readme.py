@@ -22,8 +22,9 @@ def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", LOCAL, re.DOTALL)
 
 
-def test_python_snippets_run_as_printed(tmp_path, monkeypatch):
+def test_python_snippets_run_as_printed(tmp_path, monkeypatch, tables):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     snippets = blocks("python")
     assert len(snippets) >= 2
     for snippet in snippets:

@@ -13,7 +13,8 @@ import datasets
 from hf_memory.data.folders import NAMESPACE, DamagedCacheError, remove_others
 from hf_memory.data.memory_builder import MemoryBuilder
 from hf_memory.names import check_names
-from hf_memory.tasks import TASKS, Task, task_class
+from hf_memory.tasks import TASKS, task_class
+from hf_memory.tasks.base import Task
 
 
 def load_dataset(

@@ -2,7 +2,9 @@
 
     h_t = a h_{t-1} + (1 - a) W x_t,    y_t = V h_t,    a = sigmoid(logit)
 
-State: h, ``hidden_size`` numbers. Source: the plugin of the tests (2026).
+State: h, ``hidden_size`` numbers. Source: leaky integrator units (Jaeger et al., 2007), here without a nonlinearity.
+
+A mixer in a file of its own, which every command takes: ``hf-memory train --include examples/leaky.py --mixer leaky``.
 """
 
 from typing import ClassVar
@@ -15,8 +17,6 @@ from transformers import initialization as init
 from hf_memory import MemoryConfig, Mixer
 from hf_memory.models.layers import State, mark_residual_output
 from hf_memory.ops.diagonal_scan import diagonal_scan
-
-from ._decays import decay_of
 
 
 @strict
@@ -51,15 +51,27 @@ class LeakyMixer(Mixer):
         """Zeros."""
         return {"hidden": self.state_tensor(batch_size, len(self.logit))}
 
-    def forward(self, hidden_states, state=None, lengths=None, position_ids=None, return_state=True):
+    @property
+    def decay(self) -> torch.Tensor:
+        """The decays a, in at least float32."""
+        return self.logit.to(torch.promote_types(self.logit.dtype, torch.float32)).sigmoid()
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        state: State | None = None,
+        lengths: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        return_state: bool = True,
+    ) -> tuple[torch.Tensor, State | None]:
         """See :class:`hf_memory.models.layers.StatefulLayer`."""
-        decay = decay_of(self.logit)[None, None]
+        decay = self.decay[None, None]
         drive = (1 - decay) * self.in_proj(hidden_states).to(decay.dtype)
         hidden, final = diagonal_scan(decay, drive, None if state is None else state["hidden"], lengths)
         output = self.out_proj(hidden.to(hidden_states.dtype))
         return output, {"hidden": final} if return_state else None
 
-    def transition_spectrum(self, hidden_states):
+    def transition_spectrum(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """The decays, the same at all inputs."""
-        decay = decay_of(self.logit.detach())
+        decay = self.decay.detach()
         return torch.stack((decay.amin(), decay.amax())).expand(*hidden_states.shape[:2], 2)
