@@ -41,6 +41,12 @@ def run(*words):
     assert found.exit_code == 0, found.output
     return found.output
 
+from memory_plugin.echo import MemoryEchoConfig
+from memory_plugin.last_mark import LastMark
+from hf_memory.testing import check_mixer, check_task
+
+check_mixer(MemoryEchoConfig)
+check_task(LastMark)
 out = Path(sys.argv[1])
 small = ["--data", "num_train=64", "num_validation=16", "num_test=16"]
 rows = run("train", "--mixer", "echo", "--task", "last_mark", "--smoke", "--max_steps", "2", *small, "--model",
@@ -121,6 +127,18 @@ def test_a_package_beside_this_one_goes_the_whole_road(tmp_path):
     blocked = "import sys; sys.modules.update(dict.fromkeys(['hf_memory', 'memory_plugin']))\n"
     alone = ALONE.replace("assert not any(", "assert not any(sys.modules[name] is not None and ")
     python(blocked + alone, str(out), path=[], HF_MODULES_CACHE=str(tmp_path / "modules"))
+
+
+def test_pytest_runs_the_contracts_on_a_file_and_finds_a_law_that_does_not_hold(tmp_path):
+    file = tmp_path / "leaky.py"
+    file.write_text(LEAKY.replace('None if state is None else state["hidden"], lengths', "None, lengths"))
+    words = ["-p", "hf_memory.testing.plugin", "--hf-memory", str(file), "-q", "-k", "steps_give or spectrum"]
+    code = f"import sys, pytest; sys.exit(pytest.main({[*words, '-c', os.devnull]!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 1
+    assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
+    assert "leaky-test_single_steps_give_the_outputs_and_the_state_of_one_pass" in done.stdout
+    assert "in the case dtype=torch.float32" in done.stdout
 
 
 def test_a_file_is_included_by_the_command_line_and_by_all_processes_of_a_sweep(tmp_path, tables, monkeypatch):

@@ -20,7 +20,7 @@ STOREYS = [
     "hf_memory.studies",
     "hf_memory.reports",
     "hf_memory.hub",
-    "hf_memory.cli",
+    "hf_memory.cli | hf_memory.testing",
     "hf_memory examples dataset_scripts benchmarks",
 ]
 KERNEL_PACKAGES = {"fla", "mamba_ssm", "selective_scan_cuda", "causal_conv1d", "numba", "triton"}

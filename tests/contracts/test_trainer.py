@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM
 from hf_memory.data.collator import MemoryCollator
 from hf_memory.experiments.training import MemoryTrainer, metrics_for_task, model_for_task, training_arguments
 from hf_memory.tasks import make_task
-from tests.contracts.models import make
-from tests.contracts.test_heads import Rows, train
+from hf_memory.testing.heads import Rows, train
+from hf_memory.testing.models import make
 
 
 def test_a_trainer_save_holds_no_pickle_and_reloads_through_auto(tmp_path):

@@ -14,8 +14,8 @@ from hf_memory.data.collator import MemoryCollator
 from hf_memory.experiments.training import MemoryTrainer, metrics_for_task, training_arguments
 from hf_memory.mixers.auto import mixer_config, mixer_model, model_class, model_keys
 from hf_memory.tasks import make_task
-from tests.contracts.models import close, make
-from tests.contracts.test_heads import Rows
+from hf_memory.testing.heads import Rows
+from hf_memory.testing.models import close, make
 
 HEADS = pytest.mark.parametrize("head", ["causal", "token_classification"])
 TRAINERS = pytest.mark.parametrize("trainer_class", [Trainer, MemoryTrainer])

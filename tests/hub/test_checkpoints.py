@@ -6,7 +6,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 from hf_memory.hub.checkpoints import save_for_hub
-from tests.contracts.models import make
+from hf_memory.testing.models import make
 
 
 def test_the_content_of_a_push_can_be_written_to_a_folder(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from hf_memory.hub.loading import load_checkpoint
-from tests.contracts.models import make
+from hf_memory.testing.models import make
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from huggingface_hub import ModelCard
 
 from hf_memory.hub.merging import open_card
 from hf_memory.hub.model_card import model_card
-from tests.contracts.models import make
+from hf_memory.testing.models import make
 from tests.hub.rows import row
 
 

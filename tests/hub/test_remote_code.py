@@ -11,7 +11,7 @@ from transformers import AutoConfig
 from hf_memory.experiments.code import collect
 from hf_memory.hub.remote_code import REQUIREMENTS, export_remote_code, flat_name, replace_value, rewrite
 from hf_memory.mixers.auto import mixer_config, mixer_model, model_keys
-from tests.contracts.models import VOCAB, make, tokens
+from hf_memory.testing.models import VOCAB, make, tokens
 from tests.hub.clients import environment, run
 
 HEADS = ("causal", "token_classification", "base")

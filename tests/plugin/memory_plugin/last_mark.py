@@ -41,6 +41,7 @@ class LastMark(Task):
 
     def sample(self, rng, length, num_examples):
         """Each position but the first holds a mark or a blank, with equal odds for all ids."""
+        self.validate_length(length)
         ids = rng.integers(0, self.vocab_size, (num_examples, length), dtype=np.int32)
         ids[:, 0] = rng.integers(1, self.vocab_size, num_examples, dtype=np.int32)
         labels = np.empty_like(ids)
@@ -62,6 +63,10 @@ class LastMark(Task):
         blank = 1 / self.vocab_size
         at_blank = blank / self.num_marks + (1 - blank)
         return at_blank ** (length - 1) if metric == "sequence_accuracy" else (1 + (length - 1) * at_blank) / length
+
+    def baselines(self, length):
+        """Always the first mark."""
+        return {"first mark": 1 / self.num_marks}
 
     def num_distinct(self, length):
         """Free choice at every place but the first."""

@@ -1,13 +1,10 @@
 """Small models of every type, and comparisons that the contract tests share."""
 
-import pytest
 import torch
 
-from hf_memory.mixers.auto import mixer_config, mixer_model, model_keys
+from hf_memory.mixers.auto import mixer_config, mixer_model
 
 VOCAB, WIDTH, LENGTH = 11, 16, 12
-
-every_model = pytest.mark.parametrize("key", model_keys())
 
 
 def make(key, head="causal", dtype=torch.float32, seed=0, **fields):

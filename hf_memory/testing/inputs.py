@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from hf_memory.models.cache import MemoryCache
-from tests.contracts.models import VOCAB, WIDTH, close, every_model, make, tokens
+from hf_memory.testing.models import VOCAB, WIDTH, close, make
 
 IDS = torch.arange(24).view(3, 8) % VOCAB
 MASK = torch.ones(3, 8, dtype=torch.int64)
@@ -63,7 +63,6 @@ BAD = {
 }
 
 
-@every_model
 def test_each_bad_input_is_refused_by_its_name(key):
     model = make(key)
     for inputs, message in BAD.values():
@@ -71,7 +70,6 @@ def test_each_bad_input_is_refused_by_its_name(key):
             model(**{"input_ids": IDS, **inputs})
 
 
-@every_model
 def test_good_inputs_of_each_form_give_the_same(key):
     model = make(key)
     expected = model(IDS, labels=LABELS)
@@ -92,19 +90,6 @@ def test_good_inputs_of_each_form_give_the_same(key):
         close(outputs.loss, expected.loss, 1e-6)
 
 
-def test_a_regression_takes_real_labels_of_its_inputs_shape():
-    model = make("lstm", "token_classification", problem_type="regression")
-    model = type(model)(type(model.config)(**{**model.config.to_dict(), "id2label": {0: "value"}})).eval()
-    assert model.head.out_features == 1
-    model(IDS, labels=LABELS.float())
-    for labels in (LABELS.float().unsqueeze(-1), LABELS.float()[:, 1:], LABELS > 3):
-        with pytest.raises(ValueError, match="labels"):
-            model(IDS, labels=labels)
-    with pytest.raises(ValueError, match="label_smoothing must be 0 for a regression"):
-        model(IDS, labels=LABELS.float(), label_smoothing=0.1)
-
-
-@every_model
 def test_shifted_labels_are_the_targets_themselves(key):
     model = make(key)
     labels = at(LABELS, -100)
@@ -116,7 +101,6 @@ def test_shifted_labels_are_the_targets_themselves(key):
         make(key, "token_classification")(IDS, shift_labels=shifted)
 
 
-@every_model
 @pytest.mark.parametrize("head", ["causal", "token_classification"])
 def test_smoothed_labels_are_those_of_torch_at_the_supervised_positions(key, head):
     model, shift = make(key, head), int(head == "causal")
@@ -126,29 +110,6 @@ def test_smoothed_labels_are_those_of_torch_at_the_supervised_positions(key, hea
     close(model(IDS, labels=labels, label_smoothing=0.3).loss, expected, 1e-5)
 
 
-# Pairs whose states fit into each other, and which ran with wrong numbers before a cache knew its owner.
-STRANGERS = [
-    ("rnn", "gru", {}, {}, "model_type is 'memory_rnn', and that of this model is 'memory_gru'"),
-    ("gru", "rnn", {}, {}, "model_type is 'memory_gru'"),
-    ("linear_transformer", "delta_net", {}, {}, "model_type"),
-    ("lstm", "lstm", {"num_hidden_layers": 2}, {"num_hidden_layers": 1}, "num_hidden_layers is 2, .* is 1"),
-    ("attention", "attention", {"window": 3}, {"window": 8}, "window is 3, and that of this model is 8"),
-    ("attention", "attention", {"position_code": "rope"}, {"position_code": "alibi"}, "position_code"),
-    ("hybrid", "hybrid", {"layers": ["rnn", "gru"]}, {"layers": ["gru", "rnn"]}, "layers"),
-    ("lstm", "lstm", {"block_conv_kernel": 3}, {"block_conv_kernel": 4}, "block_conv_kernel"),
-]
-
-
-@pytest.mark.parametrize(("giver", "taker", "of_giver", "of_taker", "message"), STRANGERS)
-def test_a_cache_of_another_model_is_refused(giver, taker, of_giver, of_taker, message):
-    cache = make(giver, **of_giver)(IDS, use_cache=True).cache
-    taker = make(taker, **of_taker)
-    for form in (cache, cache.detach(), cache.to(torch.float64)):
-        with pytest.raises(ValueError, match=f"cache is of another model: its {message}"):
-            taker(IDS, cache=form)
-
-
-@every_model
 def test_a_cache_knows_its_owner_through_all_that_is_done_to_it(key):
     model = make(key)
     cache = model(IDS, use_cache=True).cache
@@ -169,7 +130,6 @@ def test_a_cache_knows_its_owner_through_all_that_is_done_to_it(key):
         model(IDS, cache=MemoryCache(cache.states[:1], cache.positions))
 
 
-@every_model
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_a_cache_can_be_cast_and_continued(key, dtype):
     model = make(key)
@@ -185,7 +145,6 @@ def test_a_cache_can_be_cast_and_continued(key, dtype):
     close(actual.float(), expected, 1e-5 if dtype == torch.float64 else 0.05 * expected.abs().max().item())
 
 
-@every_model
 def test_nan_reaches_earlier_outputs_only_where_the_mixer_says_so(key):
     model = make(key)
     embeds = torch.randn(2, 12, WIDTH)
@@ -194,31 +153,3 @@ def test_nan_reaches_earlier_outputs_only_where_the_mixer_says_so(key):
     assert logits[0, 5].isnan().all()
     reaches_back = any(layer.mixer.nan_reaches_back for layer in model.model.layers)
     assert bool(logits[0, :5].isnan().any()) == reaches_back
-
-
-@torch.no_grad()
-def test_values_become_assertions_of_a_traced_graph():
-    model = make("attention")
-    roads = {
-        "exported": torch.export.export(model, (IDS,), {"use_cache": False}, strict=False).module(),
-        "exported by tracing bytecode": torch.export.export(model, (IDS,), {"use_cache": False}, strict=True).module(),
-        "compiled": torch.compile(model, backend="eager"),
-    }
-    for road in roads.values():
-        close(road(IDS, use_cache=False).logits, model(IDS).logits, 1e-6)
-        for bad in (at(IDS, -1), at(IDS, 11)):
-            with pytest.raises(RuntimeError, match="input_ids must be in"):
-                road(bad, use_cache=False)
-
-
-def test_a_model_on_the_meta_device_is_asked_for_shapes_alone():
-    model = make("attention").to("meta")
-    assert model(IDS.to("meta")).logits.shape == (3, 8, VOCAB)
-    with pytest.raises(ValueError, match="input_ids must be a tensor"):
-        model(IDS[0].to("meta"))
-
-
-def test_columns_to_keep_are_counted_from_one():
-    model = make("lstm")
-    with pytest.raises(ValueError, match="logits_to_keep must be at least 0"):
-        model(tokens(), logits_to_keep=-1)

@@ -13,7 +13,7 @@ from torch import nn
 from hf_memory.mixers.auto import config_class, mixer_config
 from hf_memory.models.configuration import MemoryConfig
 from hf_memory.ops import linear_cross_entropy
-from tests.contracts.models import VOCAB, close, every_model, make, tokens
+from hf_memory.testing.models import VOCAB, close, make, tokens
 
 HEADS = pytest.mark.parametrize("head", ["causal", "token_classification"])
 PARTS = {
@@ -23,12 +23,6 @@ PARTS = {
     "position_embedding": "learned",
     "max_position_embeddings": 32,
 }
-
-
-@pytest.fixture(autouse=True)
-def fused_loss(monkeypatch):
-    """The loss that is taken from the weights of a plain head, with as few classes as here."""
-    monkeypatch.setattr(linear_cross_entropy, "CACHED", 0)
 
 
 def variants(key: str) -> Iterator[dict[str, Any]]:
@@ -87,9 +81,9 @@ def roads(model: nn.Module) -> Iterator[str]:
     yield "a single step"
 
 
-@every_model
 @HEADS
-def test_every_module_that_owns_a_parameter_is_called_on_every_road(key, head):
+def test_every_module_that_owns_a_parameter_is_called_on_every_road(key, head, monkeypatch):
+    monkeypatch.setattr(linear_cross_entropy, "CACHED", 0)  # the fused loss, with as few classes as here
     for fields in variants(key):
         called = watch(model := make(key, head, **{**PARTS, **fields}))
         assert len(called) >= 8
@@ -99,9 +93,9 @@ def test_every_module_that_owns_a_parameter_is_called_on_every_road(key, head):
                 notes.clear()
 
 
-@every_model
 @HEADS
-def test_an_adapter_on_each_linear_layer_is_trained(key, head):
+def test_an_adapter_on_each_linear_layer_is_trained(key, head, monkeypatch):
+    monkeypatch.setattr(linear_cross_entropy, "CACHED", 0)  # the fused loss, with as few classes as here
     model = make(key, head, **PARTS).requires_grad_(False)
     linears = [name for name, module in model.named_modules() if type(module) is nn.Linear]
     for name in linears:
@@ -139,8 +133,8 @@ class Adapted(nn.Module):
         return self.base(inputs) + self.up(self.down(inputs))
 
 
-@every_model
-def test_offloaded_weights_give_the_same_outputs(key):
+def test_offloaded_weights_give_the_same_outputs(key, monkeypatch):
+    monkeypatch.setattr(linear_cross_entropy, "CACHED", 0)  # the fused loss, with as few classes as here
     ids = tokens()
     for fields in variants(key):
         model = make(key, **{**PARTS, **fields})
@@ -154,10 +148,10 @@ def test_offloaded_weights_give_the_same_outputs(key):
         assert torch.equal(model(ids[:, :1], cache=actual.cache).logits, step), fields
 
 
-@every_model
 @HEADS
 @pytest.mark.parametrize("place", ["cpu", "disk"])
-def test_a_head_that_is_dispatched_apart_from_its_model_gives_the_same_loss(key, head, place, tmp_path):
+def test_a_head_that_is_dispatched_apart_from_its_model_gives_the_same_loss(key, head, place, tmp_path, monkeypatch):
+    monkeypatch.setattr(linear_cross_entropy, "CACHED", 0)  # the fused loss, with as few classes as here
     ids, labels = tokens(), torch.randint(0, 3, (3, 12))
     model = make(key, head, tie_word_embeddings=False)
     expected = model(ids, labels=labels)

@@ -11,7 +11,7 @@ from transformers import Trainer
 from hf_memory.data.collator import MemoryCollator
 from hf_memory.experiments.training import MemoryTrainer, training_arguments
 from hf_memory.ops.backends.dispatch import requested_backend, use_backend
-from tests.contracts.models import close, every_model, make, tokens
+from hf_memory.testing.models import close, make, tokens
 
 
 def reference_loss(logits, labels, shift):
@@ -21,7 +21,6 @@ def reference_loss(logits, labels, shift):
     return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
 
 
-@every_model
 @pytest.mark.parametrize("head", ["causal", "token_classification"])
 def test_the_loss_is_the_summed_cross_entropy_over_the_number_of_targets(key, head):
     model = make(key, head, dtype=torch.float64)
@@ -39,7 +38,6 @@ def test_the_loss_is_the_summed_cross_entropy_over_the_number_of_targets(key, he
     close(training.loss, outputs.loss, 1e-10)
 
 
-@every_model
 def test_predictions_without_logits_are_those_of_the_logits(key):
     model = make(key, dtype=torch.float64)
     ids, labels = tokens(), tokens()
@@ -56,7 +54,6 @@ def test_predictions_without_logits_are_those_of_the_logits(key):
     close(model(ids, logits_to_keep=2).logits, logits[:, -2:], 1e-12)
 
 
-@every_model
 def test_a_batch_without_targets_has_loss_zero_with_a_gradient(key):
     model = make(key)
     loss = model.train()(tokens(), labels=torch.full((3, 12), -100)).loss
@@ -65,7 +62,6 @@ def test_a_batch_without_targets_has_loss_zero_with_a_gradient(key):
     assert model.head.weight.grad.abs().max() == 0
 
 
-@every_model
 @pytest.mark.parametrize("label", [11, -1])
 def test_a_label_outside_of_the_classes_is_refused(key, label):
     labels = tokens()
@@ -74,7 +70,6 @@ def test_a_label_outside_of_the_classes_is_refused(key, label):
         make(key)(tokens(), labels=labels)
 
 
-@every_model
 def test_regression_is_squared_error_on_floating_point_labels(key):
     model = make(key, "token_classification", dtype=torch.float64, problem_type="regression")
     model.config.num_labels = 1
@@ -87,7 +82,6 @@ def test_regression_is_squared_error_on_floating_point_labels(key):
     close(outputs.predictions[:, 5:], values[:, 5:], 1e-12)
 
 
-@every_model
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpointing_gives_the_same_bits(key, reentrant):
     ids, labels = tokens(), tokens()
@@ -134,7 +128,6 @@ def train(trainer_class, model, folder, **arguments):
     return trainer
 
 
-@every_model
 @pytest.mark.parametrize("head", ["causal", "token_classification"])
 def test_accumulated_batches_take_the_step_of_one_large_batch(key, head, tmp_path):
     whole, parts = make(key, head, dtype=torch.float64), make(key, head, dtype=torch.float64)
@@ -146,7 +139,6 @@ def test_accumulated_batches_take_the_step_of_one_large_batch(key, head, tmp_pat
         close(ours, theirs, 1e-9), name
 
 
-@every_model
 def test_a_plain_trainer_trains_and_evaluates(key, tmp_path):
     model = make(key)
     trainer = train(Trainer, model, tmp_path, per_device_train_batch_size=4)
@@ -160,7 +152,6 @@ def test_a_plain_trainer_trains_and_evaluates(key, tmp_path):
     assert torch.equal(again.eval()(tokens()).logits.isfinite(), torch.ones(3, 12, 11, dtype=torch.bool))
 
 
-@every_model
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_a_backward_pass_in_another_thread_recomputes_in_the_backend_of_the_forward_pass(key, reentrant):
     ids = tokens()

@@ -7,9 +7,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForTokenClassification
 
-from hf_memory.mixers.auto import config_class, mixer_config, model_class, model_keys, register_all
+from hf_memory.mixers.auto import config_class, mixer_config, model_class, model_keys
 from hf_memory.models.layers import StatefulLayer
-from tests.contracts.models import close, every_model, make, tokens
+from hf_memory.testing.models import close, make, tokens
 
 AUTO = {
     "base": AutoModel,
@@ -18,7 +18,6 @@ AUTO = {
 }
 
 
-@every_model
 @pytest.mark.parametrize("width", [8, 10, 16, 30])
 def test_every_config_constructs_with_a_vocabulary_and_an_even_width(key, width):
     model = model_class(key, "causal")(mixer_config(key, vocab_size=5, hidden_size=width))
@@ -26,7 +25,6 @@ def test_every_config_constructs_with_a_vocabulary_and_an_even_width(key, width)
     assert model(ids).logits.shape == (2, 6, 5)
 
 
-@every_model
 def test_the_config_survives_a_dictionary_and_needs_keywords(key):
     config = mixer_config(key, vocab_size=7, hidden_size=16)
     again = config_class(key).from_dict(json.loads(json.dumps(config.to_dict(), default=str)))
@@ -35,7 +33,6 @@ def test_the_config_survives_a_dictionary_and_needs_keywords(key):
         config_class(key)(16)
 
 
-@every_model
 @pytest.mark.parametrize(
     ("fields", "name"),
     [
@@ -53,7 +50,6 @@ def test_a_wrong_field_is_refused_by_name(key, fields, name):
     assert isinstance(error.value, ValueError) or "Validation" in type(error.value).__name__
 
 
-@every_model
 def test_a_field_set_later_is_checked_when_a_model_is_built(key):
     config = mixer_config(key, vocab_size=5, hidden_size=16)
     config.hidden_size = 0
@@ -61,7 +57,6 @@ def test_a_field_set_later_is_checked_when_a_model_is_built(key):
         model_class(key)(config)
 
 
-@every_model
 def test_initial_values_follow_their_law_wherever_a_model_comes_from(key):
     torch.manual_seed(3)
     config = mixer_config(key, vocab_size=11, hidden_size=16, num_labels=3, initializer_range=0.3)
@@ -73,7 +68,6 @@ def test_initial_values_follow_their_law_wherever_a_model_comes_from(key):
         assert torch.isfinite(ours).all(), name
 
 
-@every_model
 def test_initialisation_rebuilds_every_parameter_from_garbage(key):
     model = make(key, block_conv_kernel=3, intermediate_size=8)
     torch.manual_seed(5)
@@ -88,7 +82,6 @@ def test_initialisation_rebuilds_every_parameter_from_garbage(key):
     assert not list(model.buffers()), "tables are functions of the config, so that no loader can lose them"
 
 
-@every_model
 @pytest.mark.parametrize("head", AUTO)
 def test_saving_and_loading_returns_every_parameter_and_the_same_outputs(key, head, tmp_path):
     model = make(key, head)
@@ -105,7 +98,6 @@ def test_saving_and_loading_returns_every_parameter_and_the_same_outputs(key, he
         assert torch.equal(model(ids)[0], again.eval()(ids)[0])
 
 
-@every_model
 def test_a_tied_head_is_one_tensor_that_is_saved_once(key, tmp_path):
     tied, untied = make(key), make(key, tie_word_embeddings=False)
     assert tied.lm_head.weight is tied.model.embed_tokens.weight
@@ -120,7 +112,6 @@ def test_a_tied_head_is_one_tensor_that_is_saved_once(key, tmp_path):
         assert torch.equal(AutoModelForCausalLM.from_pretrained(tmp_path / folder)(ids).logits, model(ids).logits)
 
 
-@every_model
 def test_heads_can_be_exchanged_and_only_the_head_is_new(key, tmp_path):
     causal = make(key, tie_word_embeddings=False)
     causal.save_pretrained(tmp_path)
@@ -133,7 +124,6 @@ def test_heads_can_be_exchanged_and_only_the_head_is_new(key, tmp_path):
     assert other.score.bias.abs().max() == 0
 
 
-@every_model
 def test_missing_and_surplus_tensors_are_refused_by_name(key, tmp_path):
     model = make(key)
     model.save_pretrained(tmp_path)
@@ -148,7 +138,6 @@ def test_missing_and_surplus_tensors_are_refused_by_name(key, tmp_path):
         AutoModelForCausalLM.from_pretrained(tmp_path)
 
 
-@every_model
 def test_a_checkpoint_of_another_mixer_is_refused(key, tmp_path):
     make(key).save_pretrained(tmp_path)
     other = next(name for name in model_keys() if name != key)
@@ -157,7 +146,6 @@ def test_a_checkpoint_of_another_mixer_is_refused(key, tmp_path):
     assert AutoConfig.from_pretrained(tmp_path).model_type == f"memory_{key}"
 
 
-@every_model
 def test_bfloat16_weights_give_finite_outputs_near_those_of_float32(key):
     model = make(key, hidden_act="silu")
     ids = tokens(length=40)
@@ -170,7 +158,6 @@ def test_bfloat16_weights_give_finite_outputs_near_those_of_float32(key):
     assert (actual.logits.float() - expected).abs().mean() < 0.05 * scale
 
 
-@every_model
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_casting_a_model_leaves_parameters_of_the_recurrence_as_they_are(key, dtype):
     model, whole = make(key).to(dtype), make(key)
@@ -182,7 +169,6 @@ def test_casting_a_model_leaves_parameters_of_the_recurrence_as_they_are(key, dt
                     assert torch.equal(getattr(cast, name), getattr(layer, name)), name
 
 
-@every_model
 def test_parameters_of_the_recurrence_stay_in_float32_when_loaded_as_bfloat16(key, tmp_path):
     make(key).save_pretrained(tmp_path)
     half = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
@@ -198,7 +184,6 @@ def test_parameters_of_the_recurrence_stay_in_float32_when_loaded_as_bfloat16(ke
     assert all(torch.isfinite(p.grad).all() for p in half.parameters() if p.grad is not None)
 
 
-@every_model
 def test_autocast_to_bfloat16_is_finite_forward_and_backward(key):
     model = make(key).train()
     ids = tokens(length=20)
@@ -210,7 +195,6 @@ def test_autocast_to_bfloat16_is_finite_forward_and_backward(key):
     close(loss.float(), model(ids, labels=ids).loss, 0.15)
 
 
-@every_model
 def test_longer_inputs_than_planned_work_or_name_the_limit(key):
     model = make(key, max_position_embeddings=16)
     assert torch.isfinite(model(tokens(length=16)).logits).all()
@@ -223,7 +207,6 @@ def test_longer_inputs_than_planned_work_or_name_the_limit(key):
             call()
 
 
-@every_model
 def test_learned_positions_refuse_what_lies_beyond_their_table(key):
     model = make(key, position_embedding="learned", max_position_embeddings=16)
     cache = model(tokens(length=10), use_cache=True).cache
@@ -232,7 +215,6 @@ def test_learned_positions_refuse_what_lies_beyond_their_table(key):
         model(tokens(length=7), cache=cache)
 
 
-@every_model
 def test_the_optimiser_groups_hold_every_parameter_once(key):
     model = make(key, intermediate_size=8, block_conv_kernel=3)
     for mode in ("documented", "uniform"):
@@ -250,8 +232,3 @@ def test_the_optimiser_groups_hold_every_parameter_once(key):
                 )
     with pytest.raises(ValueError, match="mode"):
         model.optim_groups(1e-3, 0.1, mode="both")
-
-
-def test_registering_twice_changes_nothing():
-    register_all()
-    assert type(AutoConfig.for_model("memory_attention")) is config_class("attention")

@@ -2,7 +2,7 @@
 
 import torch
 
-from tests.contracts.models import every_model, make
+from hf_memory.testing.models import make
 
 
 def bytes_kept(model, length):
@@ -22,7 +22,6 @@ def bytes_kept(model, length):
     return sum(storage.nbytes() for address, storage in storages.items() if address not in parameters)
 
 
-@every_model
 def test_what_is_kept_for_the_backward_pass_grows_with_the_length_and_not_with_its_square(key):
     model = make(key, max_position_embeddings=2048).train()
     short, middle, long = (bytes_kept(model, length) for length in (128, 512, 2048))
@@ -44,7 +43,6 @@ def cuts_in_graph(model, length):
     return sum(node.name() in ("SelectBackward0", "SliceBackward0", "IndexBackward0") for node in seen)
 
 
-@every_model
 def test_time_is_not_sliced_step_by_step_under_autograd(key):
     # The backward pass of each slice fills a tensor of the whole length, so that one for every step is quadratic.
     model = make(key, max_position_embeddings=2048).train()

@@ -5,10 +5,9 @@ import torch
 from transformers.generation import utils as generation_utils
 
 from hf_memory.models.cache import MemoryCache
-from tests.contracts.models import close, every_model, make, tokens
+from hf_memory.testing.models import close, make, tokens
 
 
-@every_model
 @pytest.mark.parametrize("prompt", [1, 7])
 def test_greedy_tokens_are_those_of_recomputing_and_of_the_argmax_loop(key, prompt):
     model = make(key, dtype=torch.float64)
@@ -22,7 +21,6 @@ def test_greedy_tokens_are_those_of_recomputing_and_of_the_argmax_loop(key, prom
     assert torch.equal(with_cache, by_hand)
 
 
-@every_model
 def test_beams_give_the_same_sequences_and_scores_with_and_without_the_cache(key):
     model = make(key, dtype=torch.float64)
     ids = tokens(length=5)
@@ -33,7 +31,6 @@ def test_beams_give_the_same_sequences_and_scores_with_and_without_the_cache(key
     close(with_cache.sequences_scores, without.sequences_scores, 1e-9)
 
 
-@every_model
 def test_left_padded_prompts_generate_what_they_generate_alone(key):
     model = make(key, dtype=torch.float64)
     ids, mask = tokens(length=7), torch.ones(3, 7, dtype=torch.int64)
@@ -44,7 +41,6 @@ def test_left_padded_prompts_generate_what_they_generate_alone(key):
         assert torch.equal(batch[row, 7:], alone[0, 7 - start :])
 
 
-@every_model
 def test_generation_continues_from_the_cache_that_it_returned(key):
     model = make(key, dtype=torch.float64)
     ids = tokens(length=5)
@@ -58,7 +54,6 @@ def test_generation_continues_from_the_cache_that_it_returned(key):
     assert torch.equal(continued, model.generate(more, max_new_tokens=4, do_sample=False, use_cache=False))
 
 
-@every_model
 def test_the_state_is_handed_on_from_the_second_step(key):
     model = make(key)
     seen = []
@@ -75,7 +70,6 @@ def test_the_state_is_handed_on_from_the_second_step(key):
     assert all(isinstance(cache, MemoryCache) for _, cache in seen[1:])
 
 
-@every_model
 def test_the_cache_is_read_under_each_of_its_names_and_no_other_class_is_taken(key):
     model = make(key, dtype=torch.float64)
     ids = tokens()
@@ -91,7 +85,6 @@ def test_the_cache_is_read_under_each_of_its_names_and_no_other_class_is_taken(k
         model(ids[:1, 5:], cache=cache)
 
 
-@every_model
 def test_only_the_causal_model_generates_and_an_assistant_is_refused(key):
     model = make(key)
     assert model.can_generate()

@@ -4,12 +4,11 @@ import pytest
 import torch
 
 from hf_memory.mixers.auto import mixer_config, mixer_model
-from tests.contracts.models import LENGTH, close, close_states, every_model, make, tokens, tolerance
+from hf_memory.testing.models import LENGTH, close, close_states, make, tokens, tolerance
 
 PARTS = {"plain": {}, "conv and mlp": {"block_conv_kernel": 3, "intermediate_size": 24}}
 
 
-@every_model
 @pytest.mark.parametrize("parts", PARTS)
 @pytest.mark.parametrize("training", [False, True])
 def test_any_split_of_time_gives_the_outputs_and_the_state_of_one_pass(key, parts, training):
@@ -23,7 +22,6 @@ def test_any_split_of_time_gives_the_outputs_and_the_state_of_one_pass(key, part
         close_states(second.cache, whole.cache, 1e-10)
 
 
-@every_model
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_single_steps_give_the_outputs_and_the_state_of_one_pass(key, dtype):
     model = make(key, dtype=dtype)
@@ -38,7 +36,6 @@ def test_single_steps_give_the_outputs_and_the_state_of_one_pass(key, dtype):
     close_states(cache, whole.cache, atol)
 
 
-@every_model
 def test_pieces_match_one_pass_in_float32_beyond_a_chunk(key):
     model = make(key)
     ids = tokens(batch=2, length=150)
@@ -49,7 +46,6 @@ def test_pieces_match_one_pass_in_float32_beyond_a_chunk(key):
     close(torch.cat([first.logits, second.logits], dim=1), whole.logits, 10 * tolerance(model) * max(scale, 1))
 
 
-@every_model
 @pytest.mark.parametrize("length", [LENGTH, 70])
 def test_outputs_and_gradients_are_the_same_where_nobody_asks_for_the_state(key, length):
     model = make(key, dtype=torch.float64)
@@ -66,7 +62,6 @@ def test_outputs_and_gradients_are_the_same_where_nobody_asks_for_the_state(key,
             close(gradient, expected, 1e-10 * max(expected.abs().max().item(), 1))
 
 
-@every_model
 def test_a_cache_is_not_written_to_by_the_pass_that_reads_it(key):
     model = make(key)
     ids = tokens()
@@ -85,7 +80,6 @@ MASKS = {
 }
 
 
-@every_model
 @pytest.mark.parametrize("kind", MASKS)
 @pytest.mark.parametrize("continued", [False, True])
 def test_padded_rows_equal_unpadded_ones_in_outputs_and_state(key, kind, continued):
@@ -105,7 +99,6 @@ def test_padded_rows_equal_unpadded_ones_in_outputs_and_state(key, kind, continu
         close(follow.logits[row], model(after[row : row + 1], cache=alone).logits[0], 1e-10)
 
 
-@every_model
 def test_a_batch_of_one_with_padding_equals_the_sequence_alone(key):
     model = make(key, dtype=torch.float64)
     ids = tokens(batch=1)
@@ -114,7 +107,6 @@ def test_a_batch_of_one_with_padding_equals_the_sequence_alone(key):
     close(model(ids, attention_mask=mask).logits[:, 5:], model(ids[:, 5:]).logits, 1e-10)
 
 
-@every_model
 def test_what_stands_at_padding_has_no_effect_and_gets_no_gradient(key):
     model = make(key, dtype=torch.float64)
     mask = torch.tensor(MASKS["interior"])
@@ -132,7 +124,6 @@ def test_what_stands_at_padding_has_no_effect_and_gets_no_gradient(key):
     assert all(p.grad is None or torch.isfinite(p.grad).all() for p in model.parameters())
 
 
-@every_model
 def test_the_future_does_not_change_the_past(key):
     model = make(key)
     ids = tokens(length=33)
@@ -143,14 +134,12 @@ def test_the_future_does_not_change_the_past(key):
     assert (after[:, 20] - before[:, 20]).abs().max() > 1e-3
 
 
-@every_model
 def test_rows_do_not_see_each_other(key):
     model = make(key, dtype=torch.float64)
     ids = tokens(batch=4)
     close(model(ids).logits[2:3], model(ids[2:3]).logits, 1e-10)
 
 
-@every_model
 def test_nan_in_one_row_reaches_its_later_outputs_and_no_other_row(key):
     model = make(key)
     embeds = torch.randn(2, LENGTH, 16)
@@ -160,7 +149,6 @@ def test_nan_in_one_row_reaches_its_later_outputs_and_no_other_row(key):
     assert torch.isfinite(logits[1]).all()
 
 
-@every_model
 @pytest.mark.parametrize("width", [8, 16, 32])
 @pytest.mark.parametrize("length", [1, 5, 12])
 def test_state_size_is_what_the_live_cache_holds(key, width, length):
@@ -171,7 +159,6 @@ def test_state_size_is_what_the_live_cache_holds(key, width, length):
     assert cache.nbytes() >= 2 * 3 * cache.state_size()
 
 
-@every_model
 def test_the_gradient_flows_through_the_cache_unless_it_is_detached(key):
     model = make(key, dtype=torch.float64)
     ids = tokens()
@@ -185,7 +172,6 @@ def test_the_gradient_flows_through_the_cache_unless_it_is_detached(key):
     assert not any(leaf.requires_grad for state in cache.detach().states for leaf in state.values())
 
 
-@every_model
 def test_rows_of_a_cache_can_be_taken_repeated_and_reset(key):
     model = make(key, dtype=torch.float64)
     ids, after = tokens(), tokens(length=3)
@@ -204,7 +190,6 @@ def expected_row(model, ids):
     return model(ids, use_cache=True).cache
 
 
-@every_model
 def test_reset_state_puts_rows_back_to_the_start(key):
     model = make(key, dtype=torch.float64)
     ids, after = tokens(), tokens(length=3)
@@ -216,7 +201,6 @@ def test_reset_state_puts_rows_back_to_the_start(key):
     close(logits[1:2], model(after[1:2], cache=expected_row(model, ids[1:2])).logits, 1e-10)
 
 
-@every_model
 def test_output_states_are_the_states_of_the_prefixes(key):
     model = make(key, dtype=torch.float64)
     ids = tokens()
@@ -234,7 +218,6 @@ def test_output_states_are_the_states_of_the_prefixes(key):
                 close(traced[name][:, column], leaf, 1e-10)
 
 
-@every_model
 def test_transition_spectrum_has_an_interval_for_each_token(key):
     model = make(key)
     for layer in model.base_model.layers:
