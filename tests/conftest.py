@@ -1,6 +1,7 @@
 """What every test starts from: one thread, no network, empty caches, fixed seeds."""
 
 import atexit
+import gc
 import os
 import random
 import shutil
@@ -32,6 +33,12 @@ os.environ.pop("HF_MEMORY_BACKEND", None)
 import torch  # noqa: E402
 
 torch.set_num_threads(1)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what all tests have imported out of the search for garbage, which Trainer asks for in every run."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 """What a result row says of its model and of the training run behind it."""
 
-import contextlib
 import dataclasses
+import functools
 import importlib.metadata
 import json
 import os
@@ -74,11 +74,17 @@ def config_digest(config: Any) -> str:
 
 def versions() -> dict[str, str]:
     """Versions of the packages behind a number; of those that are installed."""
-    found = {}
-    for name in ("hf_memory", "torch", "transformers", "datasets", "accelerate", "numpy", "numba", "triton"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+    packages = ("hf_memory", "torch", "transformers", "datasets", "accelerate", "numpy", "numba", "triton")
+    return {name: found for name in packages if (found := _version(name)) is not None}
+
+
+@functools.cache
+def _version(package: str) -> str | None:
+    """Version of a package; None where it is not installed. Its metadata take milliseconds to read, for each row."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def weights_digest(folder: str | os.PathLike[str]) -> str:

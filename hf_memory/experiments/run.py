@@ -25,6 +25,7 @@ from hf_memory.experiments.provenance import Run, config_digest, save_run, weigh
 from hf_memory.experiments.results import Row, cell_path, read_rows, write_cell
 from hf_memory.experiments.training import (
     MemoryTrainer,
+    config_for_task,
     default_arguments,
     metrics_for_task,
     model_for_task,
@@ -145,7 +146,7 @@ class Experiment:
             "data_version": data_version(specification.task.key),
             "arm": self.arm or self.mixer,
             "mixer": self.mixer,
-            "config": config_digest(self.make_model(arguments.seed).config),
+            "config": config_digest(config_for_task(self.mixer, specification.task, **self.fields)),
             "training": {name: values[name] for name in _DEFINING} | _further(arguments, self.training),
             "rows_per_step": rows_per_step,
             "optim_groups": self.optim_groups,

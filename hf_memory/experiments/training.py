@@ -16,6 +16,7 @@ from transformers.trainer_utils import EvalLoopOutput, HubStrategy
 from hf_memory.experiments.checkpoints import WholeCheckpoints
 from hf_memory.experiments.metrics import evaluate_predictions
 from hf_memory.mixers.auto import mixer_config, mixer_model
+from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.heads import MemoryHeadModel
 from hf_memory.models.inputs import IGNORE_INDEX
 from hf_memory.models.modeling import MemoryPreTrainedModel
@@ -244,7 +245,12 @@ def training_arguments(output_dir: str, **overrides: Any) -> TrainingArguments:
 
 
 def model_for_task(mixer: str, task: Task, **fields: Any) -> PreTrainedModel:
-    """A fresh model with the head, vocabulary and classes that a task needs.
+    """A fresh model with the head, vocabulary and classes that a task needs; arguments as for the config."""
+    return mixer_model(config_for_task(mixer, task, **fields), task.head)
+
+
+def config_for_task(mixer: str, task: Task, **fields: Any) -> MemoryConfig:
+    """The config of a model with the vocabulary and the classes that a task needs.
 
     Args:
         mixer: Mixer key, or ``"hybrid"``.
@@ -253,7 +259,7 @@ def model_for_task(mixer: str, task: Task, **fields: Any) -> PreTrainedModel:
     """
     regression = {"problem_type": "regression"} if task.problem_type == "regression" else {}
     labels = {} if task.head == "causal" else {"num_labels": task.num_labels, **regression}
-    return mixer_model(mixer_config(mixer, vocab_size=task.vocab_size, **labels, **fields), task.head)
+    return mixer_config(mixer, vocab_size=task.vocab_size, **labels, **fields)
 
 
 def metrics_for_task(task: Task, length: int) -> Callable[[EvalPrediction], dict[str, float]]:

@@ -6,6 +6,7 @@ worker has a pipe of its own, so that the parent knows which piece is lost when 
 
 import contextlib
 import dataclasses
+import gc
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -289,7 +290,10 @@ class _Pulse:
 
 
 def prepare_process() -> None:
-    """One torch thread, and no progress bars but those of the parent."""
+    """One torch thread, no progress bars but those of the parent, and no search for garbage among what stays.
+
+    Trainer collects garbage in each run, which takes half a second among the objects of all imported packages.
+    """
     import datasets
     import torch
     from transformers.utils import logging as transformers_logging
@@ -298,6 +302,7 @@ def prepare_process() -> None:
     datasets.disable_progress_bars()
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
+    gc.freeze()
 
 
 def _stop_without_parent() -> None:
