@@ -101,22 +101,23 @@ def test_an_unknown_name_is_an_attribute_error():
         _ = hf_memory.MemoryLSTNConfig
 
 
-@pytest.mark.parametrize("package", ["hf_memory", "hf_memory.data"])
-def test_a_lazy_name_is_the_same_after_all_modules_were_imported(package):
+def test_a_lazy_name_is_the_same_after_all_modules_were_imported():
     """A function that shares its name with a module is replaced by it once that module has been imported."""
     process = run_without(
         [],
-        f"""
+        """
 import importlib, pkgutil
-package = importlib.import_module({package!r})
-names = list(getattr(package, "__all__", []) or package._LAZY)
-first = {{name: getattr(package, name) for name in names}}
-import hf_memory
+import hf_memory, hf_memory.data
+packages = (hf_memory, hf_memory.data)
+first = {
+    (package, name): getattr(package, name)
+    for package in packages for name in getattr(package, "__all__", None) or package._LAZY
+}
 optional = ("fla_", "causal_conv1d", "mamba_ssm", "triton_", "__main__")
 for module in pkgutil.walk_packages(hf_memory.__path__, "hf_memory."):
     if not module.name.rpartition(".")[2].startswith(optional):
         importlib.import_module(module.name)
-print(len(names) > 10, sorted(name for name in names if getattr(package, name) is not first[name]))
+print(len(first) > 20, sorted(name for (package, name), value in first.items() if getattr(package, name) is not value))
 """,
     )
     assert process.returncode == 0, process.stderr

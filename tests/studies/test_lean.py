@@ -24,9 +24,14 @@ def trained(cell, trainer_class, monkeypatch, tmp_path):
     return trainer.model.state_dict(), history.points, trainer.state.num_input_tokens_seen
 
 
-@pytest.mark.parametrize("clip", [0.0, 0.5])
-@pytest.mark.parametrize("mixer", ["lstm", "attention", "mamba", "lru"])
-@pytest.mark.parametrize("data", [TINY_DATA, {**TINY_DATA, "length": [5, 8]}], ids=["one length", "several"])
+ONE, SEVERAL = TINY_DATA, {**TINY_DATA, "length": [5, 8]}
+
+
+@pytest.mark.parametrize(
+    ("mixer", "data", "clip"),
+    [("lstm", ONE, 0.0), ("lstm", SEVERAL, 0.5), ("attention", ONE, 0.5), ("mamba", SEVERAL, 0.0), ("lru", ONE, 0.5)],
+    ids=["lstm", "lstm of several lengths", "attention", "mamba of several lengths", "lru"],
+)
 def test_a_lean_run_is_a_plain_run_bit_by_bit(data, mixer, clip, monkeypatch, tmp_path):
     training = {"steps": 30, "batch_size": 8, "clip": clip}
     model = {"num_hidden_layers": 1, "residual_dropout": 0.1}

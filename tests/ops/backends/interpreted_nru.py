@@ -65,7 +65,7 @@ def test_directions_that_vanish_or_are_huge_keep_finite_gradients(length):
 
 
 def test_batches_of_gradients_read_what_belongs_to_them():
-    inputs, state = draw(2, 3, batch=2)
+    inputs, state = draw(2, 2, batch=1, size=2, memory=8)
 
     def outputs(weight, backend):
         changed = [*inputs[:4], weight, *inputs[5:]]
@@ -76,6 +76,6 @@ def test_batches_of_gradients_read_what_belongs_to_them():
 
 
 def test_the_state_handed_on_and_stacks_of_replicas():
-    inputs, state = draw(2, 4)
+    inputs, state = draw(2, 3, batch=1, size=3, memory=18)
     assert_split(partial(nru, backend="triton", num_heads=2), inputs, state)
     assert_vmap(partial(nru, backend="triton", num_heads=2), inputs, state)
