@@ -153,6 +153,8 @@ class MemoryHeadModel(MemoryPreTrainedModel):
         return F.pad(labels[:, self.shift :], (0, self.shift), value=IGNORE_INDEX)
 
     def _loss(self, hidden, targets, num_items_in_batch, smoothing):
+        if torch.compiler.is_compiling():
+            return self._loss_of_all(hidden, targets.to(hidden.device), num_items_in_batch, smoothing)
         flat = targets.to(hidden.device).flatten()
         index = (flat != IGNORE_INDEX).nonzero().squeeze(1)
         chosen, wanted = hidden.flatten(0, 1).index_select(0, index), flat.index_select(0, index)
@@ -168,6 +170,15 @@ class MemoryHeadModel(MemoryPreTrainedModel):
             token_loss = per_target.new_zeros(len(flat)).index_copy(0, index, per_target)
             dense = predicted.new_full((len(flat),), IGNORE_INDEX).index_copy(0, index, predicted)
         return total / count, token_loss.view_as(targets), dense.view_as(targets)
+
+    def _loss_of_all(self, hidden, targets, num_items_in_batch, smoothing):
+        """The same in a graph, whose shapes must not depend on data: positions without a target are computed too."""
+        wanted = targets != IGNORE_INDEX
+        per_target, predicted = self._chunk(hidden.flatten(0, 1), targets.where(wanted, 0).flatten(), smoothing)
+        token_loss = per_target.view_as(targets).masked_fill(~wanted, 0.0)
+        count = wanted.sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch
+        predictions = predicted.view_as(targets).masked_fill(~wanted, IGNORE_INDEX)
+        return token_loss.sum() / count, token_loss.detach(), predictions
 
     def _is_plain_classifier(self) -> bool:
         """Whether the head is a linear layer that nobody has wrapped or hooked."""

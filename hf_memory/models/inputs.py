@@ -1,8 +1,6 @@
 """What a model takes: one check of its arguments for all types, before anything is computed.
 
-Rank, dtype, shape and emptiness are always checked. Values are read where that costs nothing: eagerly on a CPU. On
-other devices and while a graph is traced they become an assertion of the graph, which raises a ``RuntimeError`` with
-the same words; a branch on data would break an export.
+Rank, dtype, shape and emptiness are always checked, values as :mod:`hf_memory.models.values` can.
 """
 
 from typing import Any
@@ -12,6 +10,7 @@ from torch import Tensor
 from transformers.utils import logging
 
 from hf_memory.models.configuration import MemoryConfig
+from hf_memory.models.values import check_range, is_opaque, require
 
 logger = logging.get_logger(__name__)
 
@@ -33,7 +32,7 @@ def check_inputs(
         raise ValueError("give exactly one of input_ids and inputs_embeds")
     if inputs_embeds is None:
         _check_tensor("input_ids", input_ids, "(batch, length)", 2, (torch.int32, torch.int64), "int32 or int64")
-        _check_range("input_ids", input_ids, 0, config.vocab_size - 1, f"in [0, vocab_size={config.vocab_size})")
+        check_range("input_ids", input_ids, 0, config.vocab_size - 1, f"in [0, vocab_size={config.vocab_size})")
         batch_size, num_columns = input_ids.shape
     else:
         form = f"(batch, length, hidden_size={config.hidden_size})"
@@ -81,7 +80,7 @@ def check_labels(name: str, labels: Any, columns: Tensor | None, num_classes: in
     if labels.dtype not in _INTEGERS:
         raise ValueError(f"{name} must be {words}; got {labels.dtype}")
     targets = torch.where(labels == IGNORE_INDEX, 0, labels)
-    _check_range(name, targets, 0, num_classes - 1, words)
+    check_range(name, targets, 0, num_classes - 1, words)
 
 
 def kept_columns(logits_to_keep: int | Tensor) -> slice | Tensor:
@@ -110,11 +109,11 @@ def _check_mask(mask: Any, batch_size: int, num_columns: int) -> None:
             f"attention_mask must be (batch, length) with batch={batch_size} and length >= {num_columns}, "
             f"got {_describe(mask)}"
         )
-    if mask.dtype == torch.bool or _is_opaque(mask):
+    if mask.dtype == torch.bool or is_opaque(mask):
         return
     read = mask[:, mask.shape[1] - num_columns :]
     words = "attention_mask must be 1 at real tokens and 0 at padding; an additive mask would be read inverted"
-    _require((read == read.bool()).all(), words)
+    require((read == read.bool()).all(), words)
 
 
 def _check_positions(position_ids: Any, batch_size: int, num_columns: int) -> None:
@@ -126,36 +125,6 @@ def _check_positions(position_ids: Any, batch_size: int, num_columns: int) -> No
         )
     if position_ids.dtype not in (torch.int32, torch.int64):
         raise ValueError(f"position_ids must be int32 or int64, got {position_ids.dtype}")
-
-
-def _check_range(name: str, values: Tensor, low: int, high: int, words: str) -> None:
-    if _is_opaque(values):
-        return
-    smallest, largest = torch.aminmax(values)
-    if not _is_readable(values):
-        torch._assert_async((smallest >= low) & (largest <= high), f"{name} must be {words}")
-    elif int(smallest) < low or int(largest) > high:
-        raise ValueError(f"{name} must be {words}; got {int(smallest)} to {int(largest)}")
-
-
-def _require(holds: Tensor, words: str) -> None:
-    if not _is_readable(holds):
-        torch._assert_async(holds, words)
-    elif not bool(holds):
-        raise ValueError(words)
-
-
-def _is_readable(values: Tensor) -> bool:
-    """Whether a look at the values costs nothing and breaks no graph."""
-    return values.device.type == "cpu" and not torch.compiler.is_compiling() and not torch.jit.is_tracing()
-
-
-def _is_opaque(values: Tensor) -> bool:
-    """Whether there are no values to look at: on the meta device, in sharded tensors, in replicas of ``vmap``."""
-    if torch.compiler.is_compiling():
-        return False
-    plain = type(values) in (Tensor, torch.nn.Parameter) and not torch._C._functorch.is_functorch_wrapped_tensor(values)
-    return values.is_meta or not plain
 
 
 def _describe(value: Any) -> str:

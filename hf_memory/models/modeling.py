@@ -32,6 +32,7 @@ from hf_memory.models.layers import (
     split_state,
 )
 from hf_memory.models.padding import RowLayout
+from hf_memory.models.values import is_seen, require
 from hf_memory.ops.backends.dispatch import keep_backend, requested_backend
 
 logger = logging.get_logger(__name__)
@@ -399,11 +400,12 @@ class MemoryModel(MemoryPreTrainedModel):
         if self.embed_positions is None:
             return embeds
         limit = self.embed_positions.num_embeddings
-        if int(position_ids.max()) >= limit:
-            raise ValueError(
-                f"max_position_embeddings={limit} is the longest input of a model with learned positions, "
-                f"and position {int(position_ids.max())} was asked for"
-            )
+        last = position_ids.max()
+        asked = f", and position {int(last)} was asked for" if is_seen(last >= limit) else ""
+        require(
+            last < limit,
+            f"max_position_embeddings={limit} is the longest input of a model with learned positions{asked}",
+        )
         return embeds + self.embed_positions(position_ids.clamp(min=0))
 
     def _resolve_use_cache(self, use_cache: bool | None) -> bool:

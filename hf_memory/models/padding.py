@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from hf_memory.models.layers import State, real_token_mask
+from hf_memory.models.values import is_seen, require
 
 
 @dataclass
@@ -36,10 +37,10 @@ class RowLayout:
         if mask is None:
             return cls(None, None, None, full, num_columns)
         mask = mask[:, mask.shape[1] - num_columns :].to(device).bool()
-        if bool(mask.all()):
+        if is_seen(mask.all()):
             return cls(None, None, None, full, num_columns)
-        padded_before_real = bool((mask[:, 1:] & ~mask[:, :-1]).any())
-        order = torch.argsort((~mask).long(), dim=1, stable=True) if padded_before_real else None
+        padded_after_real = is_seen((mask[:, 1:] <= mask[:, :-1]).all())
+        order = None if padded_after_real else torch.argsort((~mask).long(), dim=1, stable=True)
         lengths = mask.sum(1)
         return cls(mask, lengths, order, lengths, num_columns)
 
@@ -66,10 +67,10 @@ class RowLayout:
             falls = torch.cat([own[:, :1] < 0, own[:, 1:] <= own[:, :-1]], dim=1)
             if self.lengths is not None:
                 falls = falls & real_token_mask(self.lengths, self.num_columns)
-            if bool(falls.any()):
-                raise ValueError(
-                    "position_ids must be at least 0 and increase within a row; packed sequences are not supported"
-                )
+            require(
+                ~falls.any(),
+                "position_ids must be at least 0 and increase within a row; packed sequences are not supported",
+            )
         if self.lengths is None:
             return own
         last = own.gather(1, (self.lengths - 1).clamp(min=0).unsqueeze(1))
