@@ -5,6 +5,7 @@ weights and run side by side: it is 1 in ordinary use, and ``torch.vmap`` is fol
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -22,9 +23,10 @@ def zero_state(inputs: Tensor, size: int, given: Tensor | None = None) -> Tensor
     return inputs.new_zeros(inputs.shape[0], size, dtype=dtype) if given is None else given.to(dtype)
 
 
-def without_autocast(inputs: Tensor) -> torch.autocast:
+def without_autocast(inputs: Tensor) -> AbstractContextManager[Any]:
     """A context in which recurrences keep the precision of their state."""
-    return torch.autocast(inputs.device.type, enabled=False)
+    kind = inputs.device.type
+    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
 
 
 def last_step(steps: Tensor, initial: Tensor, lengths: Tensor | None) -> Tensor:

@@ -20,9 +20,11 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from hf_memory.ops._graph import graph_node
 from hf_memory.ops.backends.dispatch import load_kernel, resolve_backend
 
 
+@graph_node("inputs", "decay")
 def diagonal_scan(
     decay: Tensor,
     inputs: Tensor,

@@ -18,12 +18,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hf_memory.ops._cells import without_autocast
+from hf_memory.ops._graph import graph_node
 from hf_memory.ops._shapes import check_shapes
 from hf_memory.ops.backends.dispatch import resolve_backend
 
 _CHUNK = 32
 
 
+@graph_node("x")
 def diagonal_ssm(
     x: Tensor,
     eigenvalues: Tensor,
@@ -54,7 +57,7 @@ def diagonal_ssm(
     inputs, eigenvalues, output_weights, state = _prepared(x, eigenvalues, output_weights, initial_state)
     resolve_backend("diagonal_ssm", backend, device=x.device, dtype=inputs.dtype)
     # Matrix products of a state that decays slowly would lose it in the half precision of autocast.
-    with torch.autocast(x.device.type, enabled=False):
+    with without_autocast(x):
         if state is None and not return_final_state and x.shape[1] <= _CHUNK:
             return _alone(inputs, eigenvalues, output_weights).to(x.dtype), None
         state = _zeros(inputs, eigenvalues) if state is None else state

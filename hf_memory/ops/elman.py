@@ -19,6 +19,7 @@ from hf_memory.ops._cells import (
     without_autocast,
     zero_state,
 )
+from hf_memory.ops._graph import graph_node
 from hf_memory.ops.backends.dispatch import in_function_transform, resolve_backend
 
 Nonlinearity = Literal["tanh", "relu"]
@@ -91,7 +92,7 @@ def _elman_backward(grad: Tensor, output: Tensor, weight: Tensor, initial: Tenso
     return grad_pre, weight_gradient(grad_pre, output, initial), grad_pre[0] @ weight
 
 
-@torch.compiler.disable  # a compiler would unroll the loop over time
+@graph_node("hidden_states")
 def elman(
     hidden_states: Tensor,
     weight_ih: Tensor,

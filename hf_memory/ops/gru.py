@@ -29,6 +29,7 @@ from hf_memory.ops._cells import (
     without_autocast,
     zero_state,
 )
+from hf_memory.ops._graph import graph_node
 from hf_memory.ops.backends.dispatch import in_function_transform, resolve_backend
 
 
@@ -138,7 +139,7 @@ def _gru_backward(
     return grad_rec, grad_weight, grad_bias, grad_initial
 
 
-@torch.compiler.disable  # a compiler would unroll the loop over time
+@graph_node("hidden_states")
 def gru(
     hidden_states: Tensor,
     weight_ih: Tensor,

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hf_memory.ops._cells import real_part_range, state_dtype, without_autocast, zero_state
+from hf_memory.ops._graph import graph_node
 from hf_memory.ops._ids4_loop import IDS4Loop, Law, Norm, transitions
 from hf_memory.ops.backends.dispatch import resolve_backend
 
@@ -54,7 +55,7 @@ def ids4_product_recurrent(
     return torch.stack(steps, dim=1), product
 
 
-@torch.compiler.disable  # a compiler would unroll the loop over time
+@graph_node("hidden_states", "inputs")
 def ids4_state(
     hidden_states: Tensor,
     inputs: Tensor,
@@ -92,7 +93,7 @@ def ids4_state(
         return output.to(hidden_states.dtype), final
 
 
-@torch.compiler.disable  # a compiler would unroll the loop over time
+@graph_node("hidden_states")
 def ids4_product(
     hidden_states: Tensor,
     readout: Tensor,

@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from hf_memory.ops._cells import without_autocast
+
 _TARGET, _FAST, _SLOW = 1e-2, 0.3, 1.5
 
 
@@ -45,7 +47,7 @@ def implicit_filter(
         raise ValueError(f"num_taps must be at most longest={longest}, got {num_taps}")
     dtype = torch.promote_types(frequency.dtype, torch.float32)
     hidden = position_features(num_taps, longest, num_features, frequency.device, dtype)
-    with torch.autocast(hidden.device.type, enabled=False):
+    with without_autocast(hidden):
         for layer in layers[:-1]:
             hidden = torch.sin(frequency.to(dtype) * layer(hidden.to(frequency.dtype)).to(dtype))
         taps = layers[-1](hidden.to(frequency.dtype)).to(dtype)

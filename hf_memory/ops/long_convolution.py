@@ -12,9 +12,11 @@ their last real token; where a row has fewer tokens than the state has columns, 
 import torch
 from torch import Tensor
 
+from hf_memory.ops._graph import graph_node
 from hf_memory.ops.backends.dispatch import resolve_backend
 
 
+@graph_node("x", "kernel")
 def long_convolution(
     x: Tensor,
     kernel: Tensor,

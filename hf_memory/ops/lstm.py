@@ -20,6 +20,7 @@ from hf_memory.ops._cells import (
     without_autocast,
     zero_state,
 )
+from hf_memory.ops._graph import graph_node
 from hf_memory.ops.backends.dispatch import in_function_transform, resolve_backend
 
 # Added to a pre-activation it makes a sigmoid exactly 0 or 1, also where TF32 or bfloat16 rounds.
@@ -59,7 +60,7 @@ def _steps(
     return torch.stack(outputs, dim=1), torch.stack(cells, dim=1)
 
 
-@torch.compiler.disable  # a compiler would unroll the loop over time
+@graph_node("hidden_states")
 def lstm(
     hidden_states: Tensor,
     weight_ih: Tensor,

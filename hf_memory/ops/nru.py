@@ -27,6 +27,7 @@ from torch.func import jacrev, vmap
 from torch.nn import functional as F
 
 from hf_memory.ops._cells import last_step, real_part_range, state_dtype, without_autocast, zero_state
+from hf_memory.ops._graph import graph_node
 from hf_memory.ops._nru_loop import LAYER_NORM_EPS, NORM_FLOOR, NRULoop
 from hf_memory.ops.backends.dispatch import resolve_backend
 
@@ -98,7 +99,7 @@ def _scaled(vectors: Tensor) -> tuple[Tensor, Tensor]:
     return vectors / largest, largest
 
 
-@torch.compiler.disable  # a compiler would unroll the loop over time
+@graph_node("hidden_states")
 def nru(
     hidden_states: Tensor,
     weight_ih: Tensor,

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from hf_memory.ops._cells import without_autocast
+from hf_memory.ops._graph import graph_node
 from hf_memory.ops._replicas import fold_into_batch
 from hf_memory.ops._shapes import check_shapes
 from hf_memory.ops.backends.dispatch import load_kernel, resolve_backend
@@ -28,6 +30,7 @@ from hf_memory.ops.backends.dispatch import load_kernel, resolve_backend
 _BLOCK_NUMEL, _BLOCK_STEPS = 1 << 18, 16
 
 
+@graph_node("x", "dt", "B", "C")
 def selective_scan(
     x: Tensor,
     dt: Tensor,
@@ -127,7 +130,7 @@ class _SelectiveScan(Function):
         x, dt, B, C = (tensor.transpose(0, 1).contiguous() for tensor in (x, dt, B, C))
         y, states, blocks = torch.empty_like(x), initial_state.unsqueeze(0), _blocks(x, A)
         starts = torch.empty(len(blocks), *A.shape, dtype=x.dtype, device=x.device)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             for block, start in zip(blocks, starts.unbind(0), strict=True):
                 start.copy_(states[-1])
                 states, _, _ = _block_states(x[block], dt[block], A, B[block], start, negative)
@@ -172,7 +175,7 @@ class _SelectiveScanGradient(Function):
         x, dt, B, C, grad_y = (tensor.transpose(0, 1).contiguous() for tensor in (x, dt, B, C, grad_y))
         grads = [torch.empty_like(tensor) for tensor in (x, dt, B, C)]
         grad_A, carry = torch.zeros_like(A, memory_format=torch.contiguous_format), grad_state
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             for block, start in reversed(list(zip(_blocks(x, A), starts.unbind(1), strict=True))):
                 inputs = [tensor[block] for tensor in (x, dt, B, C, grad_y)]
                 outs = [grad[block] for grad in grads]

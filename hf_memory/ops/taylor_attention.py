@@ -20,6 +20,7 @@ from torch import Tensor
 
 from hf_memory.ops._cells import without_autocast
 from hf_memory.ops._chunks import check_shapes, join_chunks, split_chunks
+from hf_memory.ops._graph import graph_node
 from hf_memory.ops._linear_attention import combine_chunks, prepare_values, read_out, value_columns
 from hf_memory.ops.backends.dispatch import load_kernel, resolve_backend
 from hf_memory.ops.linear_attention import linear_attention_recurrent
@@ -27,6 +28,7 @@ from hf_memory.ops.linear_attention import linear_attention_recurrent
 _CHUNK = 128
 
 
+@graph_node("query", "key", "value")
 def taylor_attention(
     query: Tensor,
     key: Tensor,

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from hf_memory.ops._graph import graph_node
 from hf_memory.ops._replicas import fold_into_batch
 from hf_memory.ops._shapes import check_shapes
 from hf_memory.ops.backends.dispatch import load_kernel, resolve_backend
@@ -29,6 +30,7 @@ NO_EXPONENT = -1e38
 """The exponent m of an empty sum."""
 
 
+@graph_node("key", "value")
 def wkv(
     key: Tensor,
     value: Tensor,
