@@ -25,6 +25,7 @@ import errno
 import glob
 import hashlib
 import json
+import logging
 import math
 import os
 import time
@@ -34,6 +35,8 @@ from pathlib import Path
 from typing import Any
 
 from filelock import BaseFileLock, FileLock, SoftFileLease, Timeout
+
+logger = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 10.0
 """How often the owner of a claim touches its lease."""
@@ -104,6 +107,54 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> Path:
     finally:
         beside.unlink(missing_ok=True)
     return path
+
+
+def is_file(path: str | os.PathLike[str]) -> bool:
+    """Whether a regular file lies at a path. What else lies there is named in the log.
+
+    A pipe would be waited for without end, and a folder or a link to nothing cannot be read.
+    """
+    if os.path.isfile(path):
+        return True
+    if os.path.lexists(path):
+        logger.warning("%s is %s and is passed over", path, what_lies_at(path))
+    return False
+
+
+def what_lies_at(path: str | os.PathLike[str]) -> str:
+    """What lies at a path that is no regular file, in words; empty for a regular file."""
+    if os.path.isfile(path):
+        return ""
+    if not os.path.lexists(path):
+        return "not there"
+    if not os.path.exists(path):
+        return "a link to nothing"
+    return "a folder" if os.path.isdir(path) else "no regular file"
+
+
+def find_files(folder: str | os.PathLike[str], pattern: str, *, below: bool = False) -> list[Path]:
+    """The regular files of a folder, and with ``below`` of the folders in it, whose names are of a pattern, in order.
+
+    What else has such a name is named in the log.
+    """
+    search = Path(folder).rglob if below else Path(folder).glob
+    return [path for path in sorted(search(pattern)) if is_file(path)]
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """The value in a JSON file.
+
+    Raises:
+        ValueError: There is no regular file, or it holds no JSON in UTF-8; the message says why, without the path.
+    """
+    if what := what_lies_at(path):
+        raise ValueError(f"it is {what}")
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError("its values are nested too deeply") from error
+    except OSError as error:
+        raise ValueError(f"it cannot be read: {error.strerror}") from error
 
 
 def check_writable(folder: str | os.PathLike[str]) -> None:

@@ -1,6 +1,5 @@
 """Checkpoints of a run in progress: written beside their place and renamed, and found again only where whole."""
 
-import json
 import logging
 import os
 import re
@@ -13,6 +12,7 @@ from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_N
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
 from hf_memory.experiments.provenance import check_weights
+from hf_memory.storage import find_files, is_file, read_json
 
 logger = logging.getLogger(__name__)
 
@@ -105,15 +105,15 @@ def last_checkpoint(folder: str | os.PathLike[str]) -> Path | None:
 def fault_of(checkpoint: Path) -> str:
     """Why a checkpoint is not whole; empty where it is."""
     try:
-        step = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))["global_step"]
+        step = read_json(checkpoint / TRAINER_STATE_NAME)["global_step"]
         if not isinstance(step, int):
             return f"{TRAINER_STATE_NAME} has no step"
-        if not any(checkpoint.glob("*.safetensors")):
+        if not find_files(checkpoint, "*.safetensors"):
             return "it has no weights"
         check_weights(checkpoint)
     except (OSError, ValueError, TypeError, KeyError) as error:
         return str(error)
     for file in (checkpoint / OPTIMIZER_NAME, checkpoint / SCHEDULER_NAME):
-        if file.exists() and not zipfile.is_zipfile(file):
+        if os.path.lexists(file) and not (is_file(file) and zipfile.is_zipfile(file)):
             return f"{file.name} is cut short"
     return ""

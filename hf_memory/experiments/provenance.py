@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import importlib.metadata
 import json
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from hf_memory.data.specification import Specification, changed_knobs
 from hf_memory.models.configuration import unchanged_later_fields
 from hf_memory.models.modeling import MemoryPreTrainedModel
 from hf_memory.ops.backends.dispatch import available_backends
-from hf_memory.storage import decode, digest, encode, file_sha256, write_text
+from hf_memory.storage import decode, digest, encode, file_sha256, find_files, is_file, read_json, write_text
+
+logger = logging.getLogger(__name__)
 
 RUN_FILE = "hf_memory_run.json"
 """File beside a checkpoint's weights that says how they were trained."""
@@ -83,14 +86,14 @@ def versions() -> dict[str, str]:
 
 def weights_digest(folder: str | os.PathLike[str]) -> str:
     """SHA-256 of a checkpoint's weights file, or of the digests of its shards; empty where there is none."""
-    files = sorted(Path(folder).glob("*.safetensors"))
+    files = find_files(folder, "*.safetensors")
     digests = [file_sha256(file) for file in files]
     return digests[0] if len(digests) == 1 else digest({"shards": digests}) if digests else ""
 
 
 def check_weights(folder: str | os.PathLike[str]) -> None:
     """Raise a ``ValueError`` that names the first weights file of a checkpoint that is damaged or cut short."""
-    for file in sorted(Path(folder).glob("*.safetensors")):
+    for file in find_files(folder, "*.safetensors"):
         try:
             with safe_open(file, "pt") as opened:
                 opened.keys()
@@ -109,15 +112,18 @@ def read_run(checkpoint: str | None) -> Run | None:
     Raises:
         ValueError: The file is damaged; it is named.
     """
-    if checkpoint is None or not (Path(checkpoint) / RUN_FILE).is_file():
+    if checkpoint is None or not is_file(Path(checkpoint) / RUN_FILE):
         return None
     path = Path(checkpoint) / RUN_FILE
     try:
-        values = decode(json.loads(path.read_text(encoding="utf-8")))
+        values = decode(read_json(path))
         run = Run(**{**values, "learning_rate_grid": tuple(values["learning_rate_grid"])})
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{path} is damaged ({error}); remove it, and rows will not tell of the training") from error
-    return run if run.weights_sha256 == weights_digest(checkpoint) else None
+    if run.weights_sha256 != weights_digest(checkpoint):
+        logger.warning("%s is of other weights than those beside it; rows will not tell of the training", path)
+        return None
+    return run
 
 
 def run_of(model: MemoryPreTrainedModel, checkpoint: str | None, specification: Specification) -> Run:

@@ -18,7 +18,7 @@ from typing import Any
 
 from hf_memory.experiments.metrics import MetricValue
 from hf_memory.experiments.schema import Fields, Kind, ListOf, MapOf, Maybe, Number, Pair, Plain, Text
-from hf_memory.storage import decode, digest, encode, write_text
+from hf_memory.storage import decode, digest, encode, what_lies_at, write_text
 
 logger = logging.getLogger(__name__)
 
@@ -288,7 +288,7 @@ def recover_rows(path: str | os.PathLike[str]) -> tuple[list[Row], list[str]]:
         ValueError: If there is no results file at all.
     """
     path = Path(path)
-    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path] if path.exists() else []
+    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path] if os.path.lexists(path) else []
     if not files:
         below = sorted({str(file.parent) for file in path.rglob("*.jsonl")})
         hint = f"; these folders below it do: {', '.join(below)}" if below else ""
@@ -296,7 +296,15 @@ def recover_rows(path: str | os.PathLike[str]) -> tuple[list[Row], list[str]]:
     rows: list[Row] = []
     problems: list[str] = []
     for file in files:
-        rows.extend(_read_file(file, problems))
+        found, faults = recover_cell(file)
+        rows, problems = [*rows, *found], [*problems, *faults]
+    return rows, problems
+
+
+def recover_cell(file: Path) -> tuple[list[Row], list[str]]:
+    """Read what can be read of the file of one cell, and say what could not, as :func:`recover_rows`."""
+    problems: list[str] = []
+    rows = _read_file(file, problems)
     for problem in problems:
         logger.warning("damaged results: %s", problem)
     return rows, problems
@@ -319,8 +327,8 @@ def _header(file: Path, lines: list[str]) -> dict[str, Any]:
 
 def _read_file(file: Path, problems: list[str]) -> list[Row]:
     """Rows of one file; what is wrong with it is added to ``problems``."""
-    if not file.is_file():  # a pipe would be waited for without end
-        problems.append(f"{file} is {'a link to nothing' if file.is_symlink() else 'no regular file'}")
+    if what := what_lies_at(file):  # a pipe would be waited for without end
+        problems.append(f"{file} is {what}")
         return []
     try:
         lines = file.read_text(encoding="utf-8", errors="replace").rstrip("\n").split("\n")

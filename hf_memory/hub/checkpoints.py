@@ -29,7 +29,7 @@ from hf_memory.hub.remote_code import export_remote_code
 from hf_memory.hub.results import eval_results_yaml, rows_of_weights, training_command
 from hf_memory.hub.sections import FIGURES
 from hf_memory.reports.length_plots import save_figures
-from hf_memory.storage import write_text
+from hf_memory.storage import find_files, is_file, write_text
 from hf_memory.tasks import make_task
 from hf_memory.tasks.base import Task
 
@@ -199,14 +199,14 @@ def _carry(source: Path, model: PreTrainedModel, folder: Path) -> str:
 
     The config is written anew, so that its code is that of this version; pickled weights are written as safetensors.
     """
-    if any(source.glob("*.safetensors")):
+    if find_files(source, "*.safetensors"):
         model.config.save_pretrained(folder)
     else:
         model.save_pretrained(folder)
     for path in sorted(source.iterdir()):
         if path.is_file() and any(fnmatch.fnmatch(path.name, pattern) for pattern in (*_CARRIED, *_TOKENIZER)):
             shutil.copyfile(path, folder / path.name)
-    return (source / CARD).read_text(encoding="utf-8-sig") if (source / CARD).is_file() else ""
+    return (source / CARD).read_text(encoding="utf-8-sig") if is_file(source / CARD) else ""
 
 
 def _read_results(results: Results, model: PreTrainedModel) -> tuple[list[Row], dict[str, str]]:
@@ -215,13 +215,13 @@ def _read_results(results: Results, model: PreTrainedModel) -> tuple[list[Row], 
         return [], {}
     if not isinstance(results, str | os.PathLike):
         return list(results), {}
-    path, mixer = Path(results), model.config.model_type.removeprefix("memory_")
+    path, mixer, rows = Path(results), model.config.model_type.removeprefix("memory_"), read_rows(results)
     commands = {}
     for file in sorted(path.glob("*.jsonl")) if path.is_dir() else [path]:
         definition = read_definition(file)
         if definition.get("mixer") == mixer and (command := training_command(definition, model.config)):
             commands[file.stem] = command
-    return read_rows(path), commands
+    return rows, commands
 
 
 def _write_tokenizer(folder: Path, task: Task | str | None, rows: Sequence[Row]) -> None:

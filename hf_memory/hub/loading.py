@@ -1,6 +1,5 @@
 """Local checkpoints: the class that a config names, with weights that are whole and no pickle."""
 
-import json
 import os
 from pathlib import Path
 
@@ -8,6 +7,7 @@ from transformers import PreTrainedModel
 
 from hf_memory.experiments.provenance import check_weights
 from hf_memory.mixers.auto import HEADS, model_class, model_keys
+from hf_memory.storage import find_files, is_file, read_json
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 
@@ -20,7 +20,7 @@ def load_checkpoint(folder: str | os.PathLike[str], *, allow_pickle: bool = Fals
             or in excess, those of the head included; the weights are a pickle and ``allow_pickle`` is False.
     """
     folder = Path(folder)
-    cls, is_safe = _named_class(folder), any(folder.glob("*.safetensors"))
+    cls, is_safe = _named_class(folder), bool(find_files(folder, "*.safetensors"))
     if not is_safe and not allow_pickle:
         pickles = [path.name for pattern in _PICKLES for path in sorted(folder.glob(pattern))]
         what = f"its weights are a pickle ({', '.join(pickles)}), which can run code when it is read" if pickles else ""
@@ -36,9 +36,14 @@ def load_checkpoint(folder: str | os.PathLike[str], *, allow_pickle: bool = Fals
 
 def _named_class(folder: Path) -> type[PreTrainedModel]:
     """The class that a checkpoint's config names."""
-    if not (folder / "config.json").is_file():
+    if not is_file(folder / "config.json"):
         raise ValueError(f"checkpoint: {folder} has no config.json; give a folder that save_pretrained wrote")
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    try:
+        config = read_json(folder / "config.json")
+    except ValueError as error:
+        raise ValueError(f"checkpoint: {folder / 'config.json'} is damaged ({error})") from error
+    if not isinstance(config, dict):
+        raise ValueError(f"checkpoint: {folder / 'config.json'} must hold a mapping, got {type(config).__name__}")
     key = str(config.get("model_type")).removeprefix("memory_")
     if key not in model_keys() or config["model_type"] == key:
         known = ", ".join(f"memory_{key}" for key in model_keys())

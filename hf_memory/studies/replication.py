@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_memory.storage import encode, write_text
+from hf_memory.storage import encode, is_file, read_json, write_text
 from hf_memory.studies.cells import Cell
 from hf_memory.studies.expectations import Expectation
 from hf_memory.studies.judging import Judgement, judge_expectation, judge_study, named
@@ -144,10 +144,10 @@ def read_replication(results: str | os.PathLike[str]) -> Replication | None:
         ValueError: It is damaged.
     """
     path = Path(results) / FOLDER / RECORD
-    if not path.is_file():
+    if not is_file(path):
         return None
     try:
-        values = json.loads(path.read_text())
+        values = read_json(path)
         lines = [
             Line(**{**line, "first": Tally(**line["first"]), "again": line["again"] and Tally(**line["again"])})
             for line in values.pop("lines")

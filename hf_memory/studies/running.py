@@ -1,13 +1,14 @@
 """Running the cells of a study: the pool of workers, attempts after a crash, and a bar with the time that is left."""
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from tqdm.auto import tqdm
 
-from hf_memory.experiments.results import cell_path, recover_rows
+from hf_memory.experiments.results import cell_path, recover_cell
 from hf_memory.studies.cells import Cell, Outcome, as_stacks, state_of
 from hf_memory.studies.workers import LocalWorkers, Report, Stack
 
@@ -83,9 +84,9 @@ class Runner:
         self.workers.run(stacks, self.results, self._report)
 
     def _set_damaged_aside(self, cell: Cell) -> None:
-        """Rename a results file that cannot be read in full, so that its cell runs again."""
+        """Rename a results file that cannot be read in full, or what lies in its place, so that its cell runs again."""
         path = cell_path(self.results, cell.digest)
-        problems = recover_rows(path)[1] if path.is_file() else []
+        problems = recover_cell(path)[1] if os.path.lexists(path) else []
         if problems:
             aside = path.with_name(f"{path.name}.damaged")
             path.replace(aside)
