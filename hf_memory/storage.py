@@ -77,6 +77,30 @@ def digest(definition: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON values with their own SHA-256 under the key ``sha256``."""
+    return {**content, "sha256": _seal_of(content)}
+
+
+def unsealed(content: Any) -> Any:
+    """Undo :func:`sealed`. What has no such key is from before there were seals, and stands as it is.
+
+    Raises:
+        ValueError: The values are not those that were sealed.
+    """
+    if not isinstance(content, dict) or "sha256" not in content:
+        return content
+    rest = {key: value for key, value in content.items() if key != "sha256"}
+    if _seal_of(rest) != content["sha256"]:
+        raise ValueError("its values were changed after it was written")
+    return rest
+
+
+def _seal_of(content: Mapping[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def file_sha256(path: str | os.PathLike[str]) -> str:
     """SHA-256 of a file, in hexadecimal."""
     with open(path, "rb") as file:

@@ -16,7 +16,18 @@ from hf_memory.data.specification import Specification, changed_knobs
 from hf_memory.models.configuration import unchanged_later_fields
 from hf_memory.models.modeling import MemoryPreTrainedModel
 from hf_memory.ops.backends.dispatch import available_backends
-from hf_memory.storage import decode, digest, encode, file_sha256, find_files, is_file, read_json, write_text
+from hf_memory.storage import (
+    decode,
+    digest,
+    encode,
+    file_sha256,
+    find_files,
+    is_file,
+    read_json,
+    sealed,
+    unsealed,
+    write_text,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +114,7 @@ def check_weights(folder: str | os.PathLike[str]) -> None:
 
 def save_run(folder: str | os.PathLike[str], run: Run) -> Path:
     """Write the facts of a training run beside its weights."""
-    return write_text(Path(folder) / RUN_FILE, json.dumps(encode(dataclasses.asdict(run)), indent=2) + "\n")
+    return write_text(Path(folder) / RUN_FILE, json.dumps(sealed(encode(dataclasses.asdict(run))), indent=2) + "\n")
 
 
 def read_run(checkpoint: str | None) -> Run | None:
@@ -116,7 +127,7 @@ def read_run(checkpoint: str | None) -> Run | None:
         return None
     path = Path(checkpoint) / RUN_FILE
     try:
-        values = decode(read_json(path))
+        values = decode(unsealed(read_json(path)))
         run = Run(**{**values, "learning_rate_grid": tuple(values["learning_rate_grid"])})
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{path} is damaged ({error}); remove it, and rows will not tell of the training") from error

@@ -2,11 +2,13 @@
 
 A *cell* is one training run with its evaluations. What defines it (task, model, optimiser, seeds, data version) has a
 digest, and the digest is the file's name: a run that is started again finds what is finished. A file
-``<digest>.jsonl`` is a header line, which holds the definition and the number of rows, and one line per :class:`Row`.
+``<digest>.jsonl`` is a header line, which holds the definition, the number of rows and, since files have one, the
+SHA-256 of all further lines; then comes one line per :class:`Row`.
 Nothing appends to a file; readers concatenate. Values that JSON lacks (NaN, infinities) are written as strings.
 """
 
 import dataclasses
+import hashlib
 import json
 import logging
 import math
@@ -254,9 +256,14 @@ def write_cell(folder: str | os.PathLike[str], definition: Mapping[str, Any], ro
     strangers = sorted({row.cell for row in rows} - {cell})
     if strangers:
         raise ValueError(f"rows: cell must be {cell}, the digest of the definition, got {', '.join(strangers)}")
+    lines = [json.dumps(row.to_json(), allow_nan=False) for row in rows]
     header = {"format": FORMAT, "cell": cell, "rows": len(rows), "definition": encode(definition)}
-    lines = [json.dumps(line, allow_nan=False) for line in [header, *(row.to_json() for row in rows)]]
-    return write_text(cell_path(folder, cell), "\n".join(lines) + "\n")
+    head = json.dumps(header | {"sha256": _sha256(lines)}, allow_nan=False)
+    return write_text(cell_path(folder, cell), "\n".join([head, *lines]) + "\n")
+
+
+def _sha256(lines: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def read_definition(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -349,7 +356,7 @@ def _read_file(file: Path, problems: list[str]) -> list[Row]:
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             problems.append(f"{file}: line {number} is no row ({error})")
     if header is not None:
-        problems += _header_faults(file, header, len(lines) - 1)
+        problems += _header_faults(file, header, lines[1:])
     return rows
 
 
@@ -367,11 +374,13 @@ def _check_belongs(row: Row, before: Sequence[Row], header: Mapping[str, Any] | 
             raise ValueError(f"row: {name} must be {known!r} as in the header, got {getattr(row, name)!r}")
 
 
-def _header_faults(file: Path, header: Mapping[str, Any], num_rows: int) -> list[str]:
+def _header_faults(file: Path, header: Mapping[str, Any], lines: Sequence[str]) -> list[str]:
     """What is wrong with a header that can be read."""
     faults = []
-    if num_rows != header["rows"]:
-        faults.append(f"{file}: {num_rows} rows, but its header says {header['rows']}")
+    if len(lines) != header["rows"]:
+        faults.append(f"{file}: {len(lines)} rows, but its header says {header['rows']}")
+    elif header.get("sha256", _sha256(lines)) != _sha256(lines):
+        faults.append(f"{file}: its rows were changed after they were written")
     if header["cell"] != file.stem:
         faults.append(f"{file}: holds cell {header['cell']}, which is not its name")
     elif digest(header["definition"]) != header["cell"]:

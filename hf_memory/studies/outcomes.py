@@ -17,7 +17,7 @@ from typing import Any
 from hf_memory.data.specification import length_bounds
 from hf_memory.experiments.results import SWEEP_ENDING, Row, cell_path, recover_cell
 from hf_memory.names import file_name
-from hf_memory.storage import encode, read_json, write_text
+from hf_memory.storage import encode, read_json, sealed, unsealed, write_text
 from hf_memory.studies.cells import Cell, read_failure
 from hf_memory.studies.expectations import matches
 from hf_memory.studies.plans import Setting, search_place
@@ -262,7 +262,7 @@ def write_record(
         "sizes": [{"place": setting.place, **dataclasses.asdict(setting.size)} for setting in settings],
         "cells": [{"digest": cell.digest, **_cell_values(cell)} for cell in cells],
     }
-    return write_text(record_path(results, recipe), json.dumps(encode(content), indent=1) + "\n")
+    return write_text(record_path(results, recipe), json.dumps(sealed(encode(content)), indent=1) + "\n")
 
 
 def _cell_values(cell: Cell) -> dict[str, Any]:
@@ -281,13 +281,13 @@ def read_study(record: Path) -> Study:
         ValueError: If the record itself is damaged, or its rows are of several data versions; cells are named.
     """
     try:
-        values = read_json(record)
+        values = unsealed(read_json(record))
         recipe = Recipe.from_json(values["recipe"])
         cells = [(cell.pop("digest"), read_cell(cell)) for cell in values["cells"]]
-    except (ValueError, KeyError, TypeError) as error:
+        sizes, complete = tuple(values["sizes"]), bool(values["complete"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{record} is no record of a sweep ({error}); run the sweep again to rebuild it") from error
-    study = assemble(record.parent, recipe, cells)
-    return dataclasses.replace(study, sizes=tuple(values["sizes"]), complete=values["complete"])
+    return dataclasses.replace(assemble(record.parent, recipe, cells), sizes=sizes, complete=complete)
 
 
 def read_cell(values: Mapping[str, Any]) -> Cell:

@@ -22,7 +22,7 @@ from hf_memory.experiments.results import Row, cell_path, write_cell
 from hf_memory.experiments.run import Course, Experiment
 from hf_memory.experiments.schema import Fields, ListOf, MapOf, Number, Text
 from hf_memory.experiments.training import MemoryTrainer
-from hf_memory.storage import check_claim, decode, digest, encode, is_file, read_json, write_text
+from hf_memory.storage import check_claim, decode, digest, encode, is_file, read_json, sealed, unsealed, write_text
 from hf_memory.studies.lean import LeanTrainer
 from hf_memory.studies.statistics import log_spaced
 
@@ -213,7 +213,7 @@ def write_history(results: Path, cell: str, points: Sequence[HistoryPoint]) -> N
     """Write the evaluations during training, where there were any."""
     if points:
         content = {"cell": cell, "points": [encode(dataclasses.asdict(point)) for point in points]}
-        write_text(history_path(results, cell), json.dumps(content, allow_nan=False) + "\n")
+        write_text(history_path(results, cell), json.dumps(sealed(content), allow_nan=False) + "\n")
 
 
 def read_history(results: Path, cell: str) -> list[HistoryPoint]:
@@ -222,7 +222,7 @@ def read_history(results: Path, cell: str) -> list[HistoryPoint]:
     if not is_file(path):
         return []
     try:
-        content = decode(read_json(path))
+        content = decode(unsealed(read_json(path)))
         _HISTORY.check(content, "history")
         if content["cell"] != cell:
             raise ValueError(f"it is that of the cell {content['cell']}")
