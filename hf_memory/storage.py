@@ -44,6 +44,9 @@ HEARTBEAT_SECONDS = 10.0
 STALE_SECONDS = 120.0
 """For how long a lease must have stood still before its owner counts as gone. The same for all who share a folder."""
 
+_DEEPEST = 100
+"""Levels of values within values that a file may have."""
+
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -174,11 +177,28 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     if what := what_lies_at(path):
         raise ValueError(f"it is {what}")
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except RecursionError as error:
-        raise ValueError("its values are nested too deeply") from error
+        return parse_json(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"it cannot be read: {error.strerror}") from error
+
+
+def parse_json(text: str) -> Any:
+    """The value of a JSON text. Raises a ``ValueError`` for what is none, or is nested more than a hundredfold."""
+    try:
+        value = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("its values are nested too deeply") from error
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [
+            item
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for item in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return value
+    raise ValueError("its values are nested too deeply")
 
 
 def check_writable(folder: str | os.PathLike[str]) -> None:

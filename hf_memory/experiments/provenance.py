@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
+from transformers import PreTrainedConfig
+from transformers.utils import CONFIG_NAME
 
 from hf_memory.data.specification import Specification, changed_knobs
 from hf_memory.models.configuration import unchanged_later_fields
@@ -110,6 +113,26 @@ def check_weights(folder: str | os.PathLike[str]) -> None:
                 opened.keys()
         except SafetensorError as error:
             raise ValueError(f"{file} is damaged ({error}); copy it again, or train again") from error
+
+
+def read_config(folder: str | os.PathLike[str], cls: type[PreTrainedConfig] | None = None) -> dict[str, Any]:
+    """The values in the config of a local checkpoint, which with ``cls`` must be those of such a config.
+
+    Raises:
+        ValueError: There is no config, or it is damaged; it is named.
+    """
+    path = Path(folder) / CONFIG_NAME
+    if not is_file(path):
+        raise ValueError(f"checkpoint: {folder} has no {CONFIG_NAME}; give a folder that save_pretrained wrote")
+    try:
+        values = read_json(path)
+        if not isinstance(values, dict):
+            raise ValueError(f"it must hold a mapping, got {type(values).__name__}")
+        if cls is not None:
+            cls.from_pretrained(folder)
+    except (ValueError, TypeError, KeyError, AttributeError, StrictDataclassError) as error:
+        raise ValueError(f"checkpoint: {path} is damaged ({error})") from error
+    return values
 
 
 def save_run(folder: str | os.PathLike[str], run: Run) -> Path:

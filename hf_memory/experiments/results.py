@@ -20,7 +20,7 @@ from typing import Any
 
 from hf_memory.experiments.metrics import MetricValue
 from hf_memory.experiments.schema import Fields, Kind, ListOf, MapOf, Maybe, Number, Pair, Plain, Text
-from hf_memory.storage import decode, digest, encode, what_lies_at, write_text
+from hf_memory.storage import decode, digest, encode, parse_json, what_lies_at, write_text
 
 logger = logging.getLogger(__name__)
 
@@ -322,8 +322,8 @@ def _header(file: Path, lines: list[str]) -> dict[str, Any]:
     if not any(lines):
         raise ValueError(f"{file} is empty")
     try:
-        header = json.loads(lines[0])
-    except (ValueError, RecursionError) as error:
+        header = parse_json(lines[0])
+    except ValueError as error:
         raise ValueError(f"{file}: line 1 is not JSON ({getattr(error, 'msg', error)})") from error
     if not isinstance(header, dict) or not {"format", "cell", "rows", "definition"} <= header.keys():
         raise ValueError(f"{file}: line 1 is not a header with format, cell, rows and definition")
@@ -350,10 +350,10 @@ def _read_file(file: Path, problems: list[str]) -> list[Row]:
     rows: list[Row] = []
     for number, line in enumerate(lines[1:], start=2):
         try:
-            row = Row.from_json(json.loads(line))
+            row = Row.from_json(parse_json(line))
             _check_belongs(row, rows, header)
             rows.append(row)
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, AttributeError) as error:
             problems.append(f"{file}: line {number} is no row ({error})")
     if header is not None:
         problems += _header_faults(file, header, lines[1:])

@@ -4,10 +4,11 @@ import os
 from pathlib import Path
 
 from transformers import PreTrainedModel
+from transformers.utils import CONFIG_NAME
 
-from hf_memory.experiments.provenance import check_weights
+from hf_memory.experiments.provenance import check_weights, read_config
 from hf_memory.mixers.auto import HEADS, model_class, model_keys
-from hf_memory.storage import find_files, is_file, read_json
+from hf_memory.storage import find_files
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 
@@ -36,24 +37,20 @@ def load_checkpoint(folder: str | os.PathLike[str], *, allow_pickle: bool = Fals
 
 def _named_class(folder: Path) -> type[PreTrainedModel]:
     """The class that a checkpoint's config names."""
-    if not is_file(folder / "config.json"):
-        raise ValueError(f"checkpoint: {folder} has no config.json; give a folder that save_pretrained wrote")
-    try:
-        config = read_json(folder / "config.json")
-    except ValueError as error:
-        raise ValueError(f"checkpoint: {folder / 'config.json'} is damaged ({error})") from error
-    if not isinstance(config, dict):
-        raise ValueError(f"checkpoint: {folder / 'config.json'} must hold a mapping, got {type(config).__name__}")
+    config = read_config(folder)
     key = str(config.get("model_type")).removeprefix("memory_")
     if key not in model_keys() or config["model_type"] == key:
         known = ", ".join(f"memory_{key}" for key in model_keys())
         raise ValueError(
-            f"checkpoint: {folder} has the unknown model_type {config.get('model_type')!r} (known: {known})"
+            f"checkpoint: {folder / CONFIG_NAME} has the unknown model_type {config.get('model_type')!r} "
+            f"(known: {known})"
         )
-    name = (config.get("architectures") or ["none"])[0]
+    names = config.get("architectures") or ["none"]
+    name = names[0] if isinstance(names, list) else names
     classes = {cls.__name__: cls for cls in (model_class(key, head) for head in HEADS)}
     if name not in classes:
         raise ValueError(
-            f"checkpoint: architectures in config.json must name one of {', '.join(classes)}, got {name!r}"
+            f"checkpoint: architectures in {folder / CONFIG_NAME} must name one of {', '.join(classes)}, got {name!r}"
         )
+    read_config(folder, classes[name].config_class)
     return classes[name]

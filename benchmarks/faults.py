@@ -1,0 +1,112 @@
+"""Attacks on everything that keeps results: kills, strange inputs, damaged files, full disks, and two at once.
+
+``python -m benchmarks.faults --output benchmarks/results`` writes ``faults-<date>.json`` and ``.md``, after each
+kind of attack anew. Wanted: nothing lost, doubled, torn, left over or hung; every error one line that names the thing;
+no number that is another than the one that was measured.
+
+Everything happens below one temporary folder, in a process with caches of its own and a Hub on the loopback address.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import io
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+KILLED = ("train", "sweep", "stacked sweep", "data build", "data export", "report", "push")
+SHOWN = 20
+"""Faults of one attack that the table lists; the JSON file holds all."""
+SECTIONS = ("kills", "inputs", "files", "disk", "pairs")
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How much is attacked: moments of each kill, random inputs, damaged files, the seed, and seconds for all."""
+
+    moments: int
+    inputs: int
+    files: int
+    seed: int
+    budget: float
+    sections: tuple[str, ...]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Start a Hub on the loopback address, and the attacks in a process of their own; returns its exit code."""
+    options = _parse(arguments)
+    if options.inside:
+        from benchmarks.faults_run import attack_all  # torch and all else, in the process that is forked
+
+        names = [field.name for field in dataclasses.fields(Plan)]
+        plan = Plan(**{**{name: getattr(options, name) for name in names}, "sections": tuple(options.sections)})
+        return attack_all(plan, Path(options.inside), options.output.resolve())
+    from tests.hub.server import running_hub
+
+    with tempfile.TemporaryDirectory(prefix="hf_memory-faults-") as folder, running_hub() as (address, _):
+        # A client that is killed in the middle of a request makes the server print a traceback.
+        words = list(sys.argv[1:] if arguments is None else arguments)
+        command = [sys.executable, "-m", "benchmarks.faults", *words, "--inside", folder]
+        with contextlib.redirect_stderr(io.StringIO()):
+            return subprocess.run(command, env=_environment(Path(folder), address), cwd=ROOT, check=False).returncode
+
+
+def _environment(home: Path, address: str) -> dict[str, str]:
+    """Variables of a process with one thread, caches of its own, and that Hub alone."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    own = {"HF_HOME": str(home / "home"), "HF_ENDPOINT": address, "HF_TOKEN": "hf_writer", "HF_HUB_DISABLE_XET": "1"}
+    own |= {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "MPLBACKEND": "Agg"}
+    one = {"OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0", "TOKENIZERS_PARALLELISM": "false", "COLUMNS": "200"}
+    return {**kept, **own, **one, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--moments", type=int, default=50, help="moments at which each command is killed")
+    parser.add_argument("--inputs", type=int, default=10_000, help="random configs and inputs")
+    parser.add_argument("--files", type=int, default=2_000, help="damaged files")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--budget", type=float, default=7200.0, help="seconds after which nothing new begins")
+    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS)
+    parser.add_argument("--output", type=Path, required=True, help="folder for the table")
+    parser.add_argument("--inside", default="", help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+def as_markdown(report: dict[str, Any]) -> str:
+    """The report as a table, and below it every fault."""
+    rows = [row for rows in report["sections"].values() for row in rows]
+    lines = [f"# Faults, {report['environment']['date']}", "", _summary(report, rows), ""]
+    lines += ["| attack | cases | faults | how they ended | seconds |", "|---|---|---|---|---|"]
+    for section, own in report["sections"].items():
+        for row in own:
+            ended = ", ".join(f"{count} {outcome}" for outcome, count in sorted(row["outcomes"].items()))
+            note = f" ({row['note']})" if row["note"] else ""
+            what = f"{section}: {row['what']}"
+            lines.append(f"| {what} | {row['cases']} | {len(row['faults'])} | {ended}{note} | {row['seconds']:.0f} |")
+    faults = [f"- {row['what']}: {fault}" for row in rows for fault in row["faults"][:SHOWN]]
+    return "\n".join([*lines, "", *(["## Faults", "", *faults] if faults else []), ""])
+
+
+def _summary(report: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    cases, faults = sum(row["cases"] for row in rows), sum(len(row["faults"]) for row in rows)
+    where, state = report["environment"], "complete" if report["complete"] else "still running, or stopped"
+    return (
+        f"{cases} cases, {faults} faults; seed {report['seed']}, {state}; {where['card']}, {where['cores']} cores, "
+        f"torch {where['versions']['torch']}, transformers {where['versions']['transformers']}."
+    )
+
+
+def stem() -> str:
+    """Name of the table's files."""
+    return f"faults-{time.strftime('%Y-%m-%d')}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
