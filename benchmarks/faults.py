@@ -10,32 +10,17 @@ Everything happens below one temporary folder, in a process with caches of its o
 import argparse
 import contextlib
 import dataclasses
+import importlib
 import io
 import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
-from typing import Any
+
+from benchmarks.faults_report import SECTIONS, Plan
 
 ROOT = Path(__file__).resolve().parents[1]
-KILLED = ("train", "sweep", "stacked sweep", "data build", "data export", "report", "push")
-SHOWN = 20
-"""Faults of one attack that the table lists; the JSON file holds all."""
-SECTIONS = ("kills", "inputs", "files", "disk", "pairs")
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """How much is attacked: moments of each kill, random inputs, damaged files, the seed, and seconds for all."""
-
-    moments: int
-    inputs: int
-    files: int
-    seed: int
-    budget: float
-    sections: tuple[str, ...]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -47,14 +32,16 @@ def main(arguments: list[str] | None = None) -> int:
         names = [field.name for field in dataclasses.fields(Plan)]
         plan = Plan(**{**{name: getattr(options, name) for name in names}, "sections": tuple(options.sections)})
         return attack_all(plan, Path(options.inside), options.output.resolve())
-    from tests.hub.server import running_hub
-
+    running_hub = importlib.import_module("tests.hub.server").running_hub  # the Hub of the package's own tests
     with tempfile.TemporaryDirectory(prefix="hf_memory-faults-") as folder, running_hub() as (address, _):
         # A client that is killed in the middle of a request makes the server print a traceback.
         words = list(sys.argv[1:] if arguments is None else arguments)
         command = [sys.executable, "-m", "benchmarks.faults", *words, "--inside", folder]
         with contextlib.redirect_stderr(io.StringIO()):
-            return subprocess.run(command, env=_environment(Path(folder), address), cwd=ROOT, check=False).returncode
+            code = subprocess.run(command, env=_environment(Path(folder), address), cwd=ROOT, check=False).returncode
+        if os.path.ismount(Path(folder) / "trial"):  # a small disk of an attack that was stopped
+            subprocess.run(["umount", Path(folder) / "trial"], check=False)
+        return code
 
 
 def _environment(home: Path, address: str) -> dict[str, str]:
@@ -77,35 +64,6 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", type=Path, required=True, help="folder for the table")
     parser.add_argument("--inside", default="", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
-
-
-def as_markdown(report: dict[str, Any]) -> str:
-    """The report as a table, and below it every fault."""
-    rows = [row for rows in report["sections"].values() for row in rows]
-    lines = [f"# Faults, {report['environment']['date']}", "", _summary(report, rows), ""]
-    lines += ["| attack | cases | faults | how they ended | seconds |", "|---|---|---|---|---|"]
-    for section, own in report["sections"].items():
-        for row in own:
-            ended = ", ".join(f"{count} {outcome}" for outcome, count in sorted(row["outcomes"].items()))
-            note = f" ({row['note']})" if row["note"] else ""
-            what = f"{section}: {row['what']}"
-            lines.append(f"| {what} | {row['cases']} | {len(row['faults'])} | {ended}{note} | {row['seconds']:.0f} |")
-    faults = [f"- {row['what']}: {fault}" for row in rows for fault in row["faults"][:SHOWN]]
-    return "\n".join([*lines, "", *(["## Faults", "", *faults] if faults else []), ""])
-
-
-def _summary(report: dict[str, Any], rows: list[dict[str, Any]]) -> str:
-    cases, faults = sum(row["cases"] for row in rows), sum(len(row["faults"]) for row in rows)
-    where, state = report["environment"], "complete" if report["complete"] else "still running, or stopped"
-    return (
-        f"{cases} cases, {faults} faults; seed {report['seed']}, {state}; {where['card']}, {where['cores']} cores, "
-        f"torch {where['versions']['torch']}, transformers {where['versions']['transformers']}."
-    )
-
-
-def stem() -> str:
-    """Name of the table's files."""
-    return f"faults-{time.strftime('%Y-%m-%d')}"
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import re
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -23,7 +24,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import datasets
-import psutil
 
 import hf_memory.studies.workers
 from hf_memory.cli.app import main as run_main
@@ -203,18 +203,11 @@ def gone(process: int, limit: float = 30.0) -> bool:
     """Whether a process and all that it started have ended, within some seconds."""
     end = time.monotonic() + limit
     while time.monotonic() < end:
-        if not any(_is_of(found, process) for found in psutil.process_iter()):
+        table = subprocess.run(["ps", "-eo", "pgid=,stat="], capture_output=True, text=True, check=True).stdout
+        if not any(words[0] == str(process) and words[1][0] != "Z" for words in map(str.split, table.splitlines())):
             return True
         time.sleep(0.1)
     return False
-
-
-def _is_of(found: psutil.Process, group: int) -> bool:
-    """Whether a living process is one of a group."""
-    try:
-        return os.getpgid(found.pid) == group and found.status() != psutil.STATUS_ZOMBIE
-    except (OSError, psutil.Error):
-        return False
 
 
 def is_named(code: int | None, text: str) -> bool:

@@ -22,20 +22,19 @@ COMMANDS = {
     "report": ["report", "given/rows", "--out", "out"],
     "push": ["push", "given/run", "--repo-id", "me/disk", "--results", "given/rows"],
 }
-TRIALS = 12
 READ_ONLY = "/proc/hf_memory"
 """A place that nobody can write to, the superuser included."""
 
 
-def attack(root: Path, given: Path, seed: int) -> Iterator[Callable[[], Tally]]:
-    """Two cases for each command."""
+def attack(root: Path, given: Path, trials: int, seed: int) -> Iterator[Callable[[], Tally]]:
+    """Two cases for each command: disks of several sizes, and a folder that cannot be written."""
     for name in COMMANDS:
         rng = random.Random(f"{seed} disk {name}")
-        yield lambda name=name, rng=rng: _full(root, given, name, rng)
+        yield lambda name=name, rng=rng: _full(root, given, name, trials, rng)
         yield lambda name=name: _read_only(root, given, name)
 
 
-def _full(root: Path, given: Path, name: str, rng: random.Random) -> Tally:
+def _full(root: Path, given: Path, name: str, trials: int, rng: random.Random) -> Tally:
     """Run a command on a file system of some random size, then with space, and compare with one undisturbed."""
     place, words = root / "trial", COMMANDS[name]
     with timed(Tally(f"{name}, full disk")) as tally:
@@ -47,29 +46,31 @@ def _full(root: Path, given: Path, name: str, rng: random.Random) -> Tally:
             tally.faults.append(f"undisturbed: {short(text)}")
         # What is read has its place, and what is written has from nothing to nearly all.
         least = sum(path.stat().st_size for path in given.rglob("*") if path.is_file()) + 16_384
-        for _ in range(TRIALS):
+        for _ in range(trials):
             room = rng.randrange(least, max(size, least + 1) + 4096)
             with _small_disk(place, room) as kind:
                 tally.note = kind
                 lay_out_within(place, given)
                 code, text = run(place, words if kind == "tmpfs" else _limited(words, rng.randrange(100, 200_000)))
-                faults = _judge(code, text, tally)
+                faults = _judge(code, text, tally, "No space left" if name == "sweep" else "")
                 # What is whole may stay, such as the checkpoints so far; what is half has a name with a dot.
                 left = [path for path in contents(place) if path not in expected]
                 faults += [f"{path} is left over" for path in left if path.startswith((".", "tmp/")) or "/." in path]
                 if kind == "tmpfs":
                     subprocess.run(["mount", "-o", "remount,size=256m", place], check=False, capture_output=True)
-                code, text = run(place, words)
+                # Cells that have crashed several times are asked for by name.
+                code, text = run(place, [*words, *(["--retry-failed"] if name == "sweep" else [])])
                 faults += [f"with space: {short(text)}"] if code != 0 else differences(contents(place), expected)
             tally.faults += [f"{room} bytes: {'; '.join(faults[:4])}"] if faults else []
     return tally
 
 
-def _judge(code: int | None, text: str, tally: Tally) -> list[str]:
+def _judge(code: int | None, text: str, tally: Tally, cause: str = "") -> list[str]:
+    """Count how a command ended; a sweep goes on after a cell has crashed, and names the ``cause`` of each."""
     if code == 0:
         tally.outcomes["there was enough space"] += 1
         return []
-    named = is_named(code, text)
+    named = is_named(code, text) or (code == 1 and cause != "" and cause in text)
     tally.outcomes["one line" if named else "otherwise"] += 1
     return [] if named else [f"ended with {code}: {short(text)}"]
 

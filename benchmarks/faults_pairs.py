@@ -14,23 +14,22 @@ PAIRS = {
     "two exports": ["data", "export", "bit_parity", "out", *DATA],
     "two reports": ["report", "given/rows", "--out", "out"],
 }
-ROUNDS = 3
 
 
-def attack(root: Path, given: Path) -> Iterator[Callable[[], Tally]]:
+def attack(root: Path, given: Path, rounds: int) -> Iterator[Callable[[], Tally]]:
     """A case for each pair."""
     for name in PAIRS:
-        yield lambda name=name: _pair(root, given, name)
+        yield lambda name=name: _pair(root, given, name, rounds)
 
 
-def _pair(root: Path, given: Path, name: str) -> Tally:
+def _pair(root: Path, given: Path, name: str, rounds: int) -> Tally:
     place, words = root / "trial", PAIRS[name]
     with timed(Tally(name)) as tally:
         lay_out(place, given)
         for _ in range(2):  # the second fills what only a second run fills
             run(place, words)
         expected = contents(place)
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             lay_out(place, given)
             processes = [start(place, words) for _ in range(2)]
             codes = [wait(process) for process in processes]

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from benchmarks.common import environment, write_json
-from benchmarks.faults import KILLED, Plan, as_markdown, stem
 from benchmarks.faults_common import Tally
 from benchmarks.faults_disk import attack as attack_disk
 from benchmarks.faults_files import attack as attack_files
@@ -18,6 +17,7 @@ from benchmarks.faults_inputs import attack as attack_inputs
 from benchmarks.faults_kills import attack as attack_kills
 from benchmarks.faults_kills import prepare
 from benchmarks.faults_pairs import attack as attack_pairs
+from benchmarks.faults_report import KILLED, Plan, as_markdown, stem
 from hf_memory.storage import write_text
 
 # What the commands import when they run; here once for all of them.
@@ -62,9 +62,9 @@ def _cases(plan: Plan, root: Path, given: Path) -> Iterator[tuple[str, Callable[
         elif section == "files":
             yield from ((section, case) for case in attack_files(root, given, plan.files, plan.seed))
         elif section == "disk":
-            yield from ((section, case) for case in attack_disk(root, given, plan.seed))
+            yield from ((section, case) for case in attack_disk(root, given, min(12, plan.moments), plan.seed))
         else:
-            yield from ((section, case) for case in attack_pairs(root, given))
+            yield from ((section, case) for case in attack_pairs(root, given, max(1, min(5, plan.moments // 3))))
 
 
 def _write(report: dict[str, Any], output: Path) -> None:

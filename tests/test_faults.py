@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.faults import as_markdown
 from benchmarks.faults_cases import Nonsense, run_cases
 from benchmarks.faults_common import Tally, differences, is_named
 from benchmarks.faults_files import damage
 from benchmarks.faults_inputs import config_case, input_case, own_fields
+from benchmarks.faults_report import as_markdown
 from hf_memory.mixers.auto import model_keys
 
 ROOT = Path(__file__).resolve().parents[1]
