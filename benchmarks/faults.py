@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
         names = [field.name for field in dataclasses.fields(Plan)]
         plan = Plan(**{**{name: getattr(options, name) for name in names}, "sections": tuple(options.sections)})
         return attack_all(plan, Path(options.inside), options.output.resolve())
-    running_hub = importlib.import_module("tests.hub.server").running_hub  # the Hub of the package's own tests
+    running_hub = importlib.import_module(options.hub).running_hub
     with tempfile.TemporaryDirectory(prefix="hf_memory-faults-") as folder, running_hub() as (address, _):
         # A client that is killed in the middle of a request makes the server print a traceback.
         words = list(sys.argv[1:] if arguments is None else arguments)
@@ -62,6 +62,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--budget", type=float, default=7200.0, help="seconds after which nothing new begins")
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS)
     parser.add_argument("--output", type=Path, required=True, help="folder for the table")
+    parser.add_argument("--hub", default="tests.hub.server", help="module whose running_hub serves a Hub to push to")
     parser.add_argument("--inside", default="", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 

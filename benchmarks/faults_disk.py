@@ -45,7 +45,7 @@ def _full(root: Path, given: Path, name: str, trials: int, rng: random.Random) -
         if code != 0:
             tally.faults.append(f"undisturbed: {short(text)}")
         # What is read has its place, and what is written has from nothing to nearly all.
-        least = sum(path.stat().st_size for path in given.rglob("*") if path.is_file()) + 16_384
+        least = _size(given) + 65_536
         for _ in range(trials):
             room = rng.randrange(least, max(size, least + 1) + 4096)
             with _small_disk(place, room) as kind:
