@@ -25,8 +25,10 @@ import errno
 import glob
 import hashlib
 import json
+import logging
 import math
 import os
+import platform
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -35,13 +37,22 @@ from typing import Any
 
 from filelock import BaseFileLock, FileLock, SoftFileLease, Timeout
 
+logger = logging.getLogger(__name__)
+
 HEARTBEAT_SECONDS = 10.0
 """How often the owner of a claim touches its lease."""
 
 STALE_SECONDS = 120.0
 """For how long a lease must have stood still before its owner counts as gone. The same for all who share a folder."""
 
+_DEEPEST = 100
+"""Levels of values within values that a file may have."""
+
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+HOST = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+"""This machine, in names of files that others may see."""
 
 
 def encode(value: Any) -> Any:
@@ -74,6 +85,30 @@ def digest(definition: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON values with their own SHA-256 under the key ``sha256``."""
+    return {**content, "sha256": _seal_of(content)}
+
+
+def unsealed(content: Any) -> Any:
+    """Undo :func:`sealed`. What has no such key is from before there were seals, and stands as it is.
+
+    Raises:
+        ValueError: The values are not those that were sealed.
+    """
+    if not isinstance(content, dict) or "sha256" not in content:
+        return content
+    rest = {key: value for key, value in content.items() if key != "sha256"}
+    if _seal_of(rest) != content["sha256"]:
+        raise ValueError("its values were changed after it was written")
+    return rest
+
+
+def _seal_of(content: Mapping[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def file_sha256(path: str | os.PathLike[str]) -> str:
     """SHA-256 of a file, in hexadecimal."""
     with open(path, "rb") as file:
@@ -93,7 +128,8 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> Path:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    beside = path.with_name(f".{path.name}.{HOST}-{os.getpid()}-{uuid.uuid4().hex[:16]}.tmp")
+    _remove_left(path)
     try:
         with open(beside, "wb") as file:
             file.write(content)
@@ -104,6 +140,91 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> Path:
     finally:
         beside.unlink(missing_ok=True)
     return path
+
+
+def _remove_left(path: Path) -> None:
+    """Remove what processes of this machine that were killed have left beside a file."""
+    for other in path.parent.glob(f".{glob.escape(path.name)}.{HOST}-*.tmp"):
+        pid = other.name.removesuffix(".tmp").split("-")[-2]
+        with contextlib.suppress(OSError):  # gone already; or still open, which is how Windows says that it is written
+            if os.name == "nt" or not _is_alive(int(pid)):
+                other.unlink()
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether a process runs here; on Windows the question would end it."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def is_file(path: str | os.PathLike[str]) -> bool:
+    """Whether a regular file lies at a path. What else lies there is named in the log.
+
+    A pipe would be waited for without end, and a folder or a link to nothing cannot be read.
+    """
+    if os.path.isfile(path):
+        return True
+    if os.path.lexists(path):
+        logger.warning("%s is %s and is passed over", path, what_lies_at(path))
+    return False
+
+
+def what_lies_at(path: str | os.PathLike[str]) -> str:
+    """What lies at a path that is no regular file, in words; empty for a regular file."""
+    if os.path.isfile(path):
+        return ""
+    if not os.path.lexists(path):
+        return "not there"
+    if not os.path.exists(path):
+        return "a link to nothing"
+    return "a folder" if os.path.isdir(path) else "no regular file"
+
+
+def find_files(folder: str | os.PathLike[str], pattern: str, *, below: bool = False) -> list[Path]:
+    """The regular files of a folder, and with ``below`` of the folders in it, whose names are of a pattern, in order.
+
+    What else has such a name is named in the log.
+    """
+    search = Path(folder).rglob if below else Path(folder).glob
+    return [path for path in sorted(search(pattern)) if is_file(path)]
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """The value in a JSON file.
+
+    Raises:
+        ValueError: There is no regular file, or it holds no JSON in UTF-8; the message says why, without the path.
+    """
+    if what := what_lies_at(path):
+        raise ValueError(f"it is {what}")
+    try:
+        return parse_json(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"it cannot be read: {error.strerror}") from error
+
+
+def parse_json(text: str) -> Any:
+    """The value of a JSON text. Raises a ``ValueError`` for what is none, or is nested more than a hundredfold."""
+    try:
+        value = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("its values are nested too deeply") from error
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [
+            item
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for item in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return value
+    raise ValueError("its values are nested too deeply")
 
 
 def check_writable(folder: str | os.PathLike[str]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hf_memory import storage
-from hf_memory.storage import ClaimLostError, check_claim, claim, write_text
+from hf_memory.storage import HOST, ClaimLostError, check_claim, claim, write_text
 
 ROOT = Path(__file__).resolve().parents[1]
 posix = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
@@ -305,3 +305,18 @@ def test_no_code_asks_for_a_process_by_a_signal():
     """On Windows, signal 0 ends the process that is asked for."""
     asks = re.compile(r"\bos\.kill\(")
     assert [path.name for path in (ROOT / "hf_memory").rglob("*.py") if asks.search(path.read_text())] == []
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_write(tmp_path):
+    path = tmp_path / "run-1.json"
+    ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    left, ours, foreign = (
+        tmp_path / f".run-1.json.{host}-{pid}-{'0' * 16}.tmp"
+        for host, pid in ((HOST, int(ended.stdout)), (HOST, os.getpid()), ("f" * 8, int(ended.stdout)))
+    )
+    other = tmp_path / f".run-2.json.{HOST}-{int(ended.stdout)}-{'0' * 16}.tmp"
+    for file in (left, ours, foreign, other):
+        file.write_text("half")
+    write_text(path, "whole")
+    assert path.read_text() == "whole"
+    assert [file.exists() for file in (left, ours, foreign, other)] == [False, True, True, True]

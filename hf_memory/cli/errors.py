@@ -9,6 +9,8 @@ from hf_memory.storage import ClaimLostError
 _DISK = {
     errno.ENOSPC: "no space is left; free some, or give another folder",
     errno.EDQUOT: "the quota is used up; free some space, or give another folder",
+    errno.EIO: "a file could not be written in full; look whether space is left, or give another folder",
+    errno.EFBIG: "no file may be as large here; raise the limit, or give another folder",
     errno.EROFS: "the file system is read-only; give another folder",
     errno.EACCES: "it may not be read or written; change its rights, or give another folder",
     errno.EPERM: "it may not be read or written; change its rights, or give another folder",

@@ -17,7 +17,9 @@ def sweep(
     results: Annotated[
         Path | None, typer.Option(help="Folder of the rows; results/<recipe>/<profile> by default.")
     ] = None,
-    backend: Annotated[str, typer.Option(help="local or ray.")] = "local",
+    backend: Annotated[
+        str, typer.Option(help="local or ray; Ray asks nobody for a password: keep its ports to yourself.")
+    ] = "local",
     workers: Annotated[int | None, typer.Option(min=1, help="Cells at a time; one per core by default.")] = None,
     gpu_share: Annotated[float, typer.Option(min=0.0, help="GPU of each process, with ray.")] = 0.0,
     stack: Annotated[

@@ -16,6 +16,7 @@ from filelock import FileLock, Timeout
 from hf_memory.data.drawing import Rows, digest_heads
 from hf_memory.data.rows import HEAD_ROWS
 from hf_memory.data.specification import Specification
+from hf_memory.storage import HOST
 
 NAMESPACE = "hf_memory"
 
@@ -76,22 +77,35 @@ def replacing(folder: Path) -> Iterator[Path]:
 def working_folder(parent: str | Path, name: str) -> Iterator[Path]:
     """Give a folder to work in, ``.<name>-<digits>``, which is removed at the end.
 
-    Those that processes left which were killed are removed first: each holds a lock in its own while it works.
+    Those that processes of this host left which were killed are removed first: each holds a lock in its own while it
+    works. Those of other hosts stay.
     """
     parent = Path(parent)
     parent.mkdir(parents=True, exist_ok=True)
-    for other in parent.glob(f".{glob.escape(name)}-{'[0-9a-f]' * 32}"):
+    for other in parent.glob(f".{glob.escape(name)}-{HOST}{'[0-9a-f]' * 24}"):
         # A folder without a lock may have been made just now.
         if (other / _LOCK).exists() or _age(other) > _ABANDONED:
             _remove_left(other, other / _LOCK)
-    folder = parent / f".{name}-{uuid.uuid4().hex}"
-    folder.mkdir()
-    lock = FileLock(folder / _LOCK)
+    folder, lock = _locked_folder(parent, name)
     try:
-        with lock:
-            yield folder
+        yield folder
     finally:
+        lock.release()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _locked_folder(parent: Path, name: str) -> tuple[Path, FileLock]:
+    """A new folder and the lock in it that is held."""
+    while True:
+        folder = parent / f".{name}-{HOST}{uuid.uuid4().hex[:24]}"
+        folder.mkdir()
+        lock = FileLock(folder / _LOCK)
+        with contextlib.suppress(Timeout, FileNotFoundError):
+            lock.acquire(blocking=False)
+            if (folder / _LOCK).exists():
+                return folder, lock
+            lock.release()
+        # Another process saw the lock before it was held, and has removed the folder.
 
 
 def _remove_left(folder: Path, lock: Path) -> None:

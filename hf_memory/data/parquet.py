@@ -103,7 +103,7 @@ def _write_split(folder: Path, split: str, rows: datasets.Dataset) -> int:
     size = 0
     for number in range(count):
         path = folder / f"{split}-{number:05d}-of-{count:05d}.parquet"
-        rows.shard(count, number, contiguous=True).to_parquet(path)
+        rows.shard(count, number, contiguous=True).to_parquet(path, write_page_checksum=True)
         size += path.stat().st_size
     return size
 

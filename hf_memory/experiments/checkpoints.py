@@ -1,6 +1,6 @@
 """Checkpoints of a run in progress: written beside their place and renamed, and found again only where whole."""
 
-import json
+import errno
 import logging
 import os
 import re
@@ -9,10 +9,12 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
 from hf_memory.experiments.provenance import check_weights
+from hf_memory.storage import find_files, is_file, read_json
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +22,10 @@ SAVING = ".saving"
 """Folder beside the checkpoints in which one is written; what a start finds there was left by a run that was killed."""
 
 _LATEST = ("true", "latest", "last")
+
+
+_UNWRITTEN = re.compile("inline_container|iostream error|PytorchStreamWriter|I/O error|No space left", re.IGNORECASE)
+"""What torch and safetensors say in place of an error of the system where a file could not be written in full."""
 
 
 class WholeCheckpoints:
@@ -31,6 +37,14 @@ class WholeCheckpoints:
         """Folder of the checkpoints; while one is saved, the one beside it."""
         folder = super()._get_output_dir(trial)  # type: ignore[misc]
         return os.path.join(folder, SAVING) if self._is_saving else folder
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> Any:
+        """Train for an epoch; not where a checkpoint of the last step was resumed, to which Trainer would add one."""
+        trainer: Any = self
+        if trainer.state.global_step >= trainer.state.max_steps > 0:
+            trainer.control.should_training_stop = True
+            return None
+        return super()._run_epoch(*args, **kwargs)  # type: ignore[misc]
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Save as Trainer does, then rename and remove what is more than the limit."""
@@ -44,6 +58,11 @@ class WholeCheckpoints:
         self._is_saving = True
         try:
             super()._save_checkpoint(model, trial)  # type: ignore[misc]
+        except (RuntimeError, SafetensorError, OSError) as error:
+            shutil.rmtree(place / SAVING, ignore_errors=True)
+            if isinstance(error, OSError) or not _UNWRITTEN.search(str(error)):
+                raise
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(place)) from error
         finally:
             self._is_saving = False
         if trainer.state.best_model_checkpoint == str(beside):
@@ -105,15 +124,15 @@ def last_checkpoint(folder: str | os.PathLike[str]) -> Path | None:
 def fault_of(checkpoint: Path) -> str:
     """Why a checkpoint is not whole; empty where it is."""
     try:
-        step = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))["global_step"]
+        step = read_json(checkpoint / TRAINER_STATE_NAME)["global_step"]
         if not isinstance(step, int):
             return f"{TRAINER_STATE_NAME} has no step"
-        if not any(checkpoint.glob("*.safetensors")):
+        if not find_files(checkpoint, "*.safetensors"):
             return "it has no weights"
         check_weights(checkpoint)
     except (OSError, ValueError, TypeError, KeyError) as error:
         return str(error)
     for file in (checkpoint / OPTIMIZER_NAME, checkpoint / SCHEDULER_NAME):
-        if file.exists() and not zipfile.is_zipfile(file):
+        if os.path.lexists(file) and not (is_file(file) and zipfile.is_zipfile(file)):
             return f"{file.name} is cut short"
     return ""

@@ -39,6 +39,7 @@ from hf_memory.experiments.provenance import (
     device_name,
     measure_state,
     parameter_counts,
+    read_config,
     run_of,
     versions,
 )
@@ -223,7 +224,8 @@ def load_for_task(
             damaged, or it needs code of its own that is not allowed.
     """
     where: dict[str, Any] = {"revision": revision or "main"}
-    values, _ = PreTrainedConfig.get_config_dict(checkpoint, **where)
+    is_local = Path(checkpoint).is_dir()
+    values = read_config(checkpoint) if is_local else PreTrainedConfig.get_config_dict(checkpoint, **where)[0]
     kind = str(values.get("model_type"))
     if "auto_map" in values and kind.removeprefix("memory_") not in model_keys():
         if not trust_remote_code:
@@ -232,6 +234,8 @@ def load_for_task(
                 "give --trust-remote-code (trust_remote_code=True) where you trust its origin"
             )
         return _AUTO[task.head].from_pretrained(checkpoint, trust_remote_code=True, **where)
+    if is_local and kind.removeprefix("memory_") in model_keys() and kind.startswith("memory_"):
+        read_config(checkpoint, model_class(kind.removeprefix("memory_"), task.head).config_class)
     config = AutoConfig.from_pretrained(checkpoint, trust_remote_code=False, **where)
     key = config.model_type.removeprefix("memory_")
     if not config.model_type.startswith("memory_") or key not in model_keys():

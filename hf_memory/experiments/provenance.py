@@ -4,18 +4,35 @@ import dataclasses
 import functools
 import importlib.metadata
 import json
+import logging
 import os
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
+from transformers import PreTrainedConfig
+from transformers.utils import CONFIG_NAME
 
 from hf_memory.data.specification import Specification, changed_knobs
 from hf_memory.models.configuration import unchanged_later_fields
 from hf_memory.models.modeling import MemoryPreTrainedModel
 from hf_memory.ops.backends.dispatch import available_backends
-from hf_memory.storage import decode, digest, encode, file_sha256, write_text
+from hf_memory.storage import (
+    decode,
+    digest,
+    encode,
+    file_sha256,
+    find_files,
+    is_file,
+    read_json,
+    sealed,
+    unsealed,
+    write_text,
+)
+
+logger = logging.getLogger(__name__)
 
 RUN_FILE = "hf_memory_run.json"
 """File beside a checkpoint's weights that says how they were trained."""
@@ -89,14 +106,14 @@ def _version(package: str) -> str | None:
 
 def weights_digest(folder: str | os.PathLike[str]) -> str:
     """SHA-256 of a checkpoint's weights file, or of the digests of its shards; empty where there is none."""
-    files = sorted(Path(folder).glob("*.safetensors"))
+    files = find_files(folder, "*.safetensors")
     digests = [file_sha256(file) for file in files]
     return digests[0] if len(digests) == 1 else digest({"shards": digests}) if digests else ""
 
 
 def check_weights(folder: str | os.PathLike[str]) -> None:
     """Raise a ``ValueError`` that names the first weights file of a checkpoint that is damaged or cut short."""
-    for file in sorted(Path(folder).glob("*.safetensors")):
+    for file in find_files(folder, "*.safetensors"):
         try:
             with safe_open(file, "pt") as opened:
                 opened.keys()
@@ -104,9 +121,29 @@ def check_weights(folder: str | os.PathLike[str]) -> None:
             raise ValueError(f"{file} is damaged ({error}); copy it again, or train again") from error
 
 
+def read_config(folder: str | os.PathLike[str], cls: type[PreTrainedConfig] | None = None) -> dict[str, Any]:
+    """The values in the config of a local checkpoint, which with ``cls`` must be those of such a config.
+
+    Raises:
+        ValueError: There is no config, or it is damaged; it is named.
+    """
+    path = Path(folder) / CONFIG_NAME
+    if not is_file(path):
+        raise ValueError(f"checkpoint: {folder} has no {CONFIG_NAME}; give a folder that save_pretrained wrote")
+    try:
+        values = read_json(path)
+        if not isinstance(values, dict):
+            raise ValueError(f"it must hold a mapping, got {type(values).__name__}")
+        if cls is not None:
+            cls.from_pretrained(folder)
+    except (ValueError, TypeError, KeyError, AttributeError, StrictDataclassError) as error:
+        raise ValueError(f"checkpoint: {path} is damaged ({error})") from error
+    return values
+
+
 def save_run(folder: str | os.PathLike[str], run: Run) -> Path:
     """Write the facts of a training run beside its weights."""
-    return write_text(Path(folder) / RUN_FILE, json.dumps(encode(dataclasses.asdict(run)), indent=2) + "\n")
+    return write_text(Path(folder) / RUN_FILE, json.dumps(sealed(encode(dataclasses.asdict(run))), indent=2) + "\n")
 
 
 def read_run(checkpoint: str | None) -> Run | None:
@@ -115,15 +152,18 @@ def read_run(checkpoint: str | None) -> Run | None:
     Raises:
         ValueError: The file is damaged; it is named.
     """
-    if checkpoint is None or not (Path(checkpoint) / RUN_FILE).is_file():
+    if checkpoint is None or not is_file(Path(checkpoint) / RUN_FILE):
         return None
     path = Path(checkpoint) / RUN_FILE
     try:
-        values = decode(json.loads(path.read_text(encoding="utf-8")))
+        values = decode(unsealed(read_json(path)))
         run = Run(**{**values, "learning_rate_grid": tuple(values["learning_rate_grid"])})
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{path} is damaged ({error}); remove it, and rows will not tell of the training") from error
-    return run if run.weights_sha256 == weights_digest(checkpoint) else None
+    if run.weights_sha256 != weights_digest(checkpoint):
+        logger.warning("%s is of other weights than those beside it; rows will not tell of the training", path)
+        return None
+    return run
 
 
 def run_of(model: MemoryPreTrainedModel, checkpoint: str | None, specification: Specification) -> Run:

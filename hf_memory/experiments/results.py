@@ -2,11 +2,13 @@
 
 A *cell* is one training run with its evaluations. What defines it (task, model, optimiser, seeds, data version) has a
 digest, and the digest is the file's name: a run that is started again finds what is finished. A file
-``<digest>.jsonl`` is a header line, which holds the definition and the number of rows, and one line per :class:`Row`.
+``<digest>.jsonl`` is a header line, which holds the definition, the number of rows and, since files have one, the
+SHA-256 of all further lines; then comes one line per :class:`Row`.
 Nothing appends to a file; readers concatenate. Values that JSON lacks (NaN, infinities) are written as strings.
 """
 
 import dataclasses
+import hashlib
 import json
 import logging
 import math
@@ -18,7 +20,7 @@ from typing import Any
 
 from hf_memory.experiments.metrics import MetricValue
 from hf_memory.experiments.schema import Fields, Kind, ListOf, MapOf, Maybe, Number, Pair, Plain, Text
-from hf_memory.storage import decode, digest, encode, write_text
+from hf_memory.storage import decode, digest, encode, parse_json, what_lies_at, write_text
 
 logger = logging.getLogger(__name__)
 
@@ -254,9 +256,14 @@ def write_cell(folder: str | os.PathLike[str], definition: Mapping[str, Any], ro
     strangers = sorted({row.cell for row in rows} - {cell})
     if strangers:
         raise ValueError(f"rows: cell must be {cell}, the digest of the definition, got {', '.join(strangers)}")
+    lines = [json.dumps(row.to_json(), allow_nan=False) for row in rows]
     header = {"format": FORMAT, "cell": cell, "rows": len(rows), "definition": encode(definition)}
-    lines = [json.dumps(line, allow_nan=False) for line in [header, *(row.to_json() for row in rows)]]
-    return write_text(cell_path(folder, cell), "\n".join(lines) + "\n")
+    head = json.dumps(header | {"sha256": _sha256(lines)}, allow_nan=False)
+    return write_text(cell_path(folder, cell), "\n".join([head, *lines]) + "\n")
+
+
+def _sha256(lines: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def read_definition(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -288,7 +295,7 @@ def recover_rows(path: str | os.PathLike[str]) -> tuple[list[Row], list[str]]:
         ValueError: If there is no results file at all.
     """
     path = Path(path)
-    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path] if path.exists() else []
+    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path] if os.path.lexists(path) else []
     if not files:
         below = sorted({str(file.parent) for file in path.rglob("*.jsonl")})
         hint = f"; these folders below it do: {', '.join(below)}" if below else ""
@@ -296,7 +303,15 @@ def recover_rows(path: str | os.PathLike[str]) -> tuple[list[Row], list[str]]:
     rows: list[Row] = []
     problems: list[str] = []
     for file in files:
-        rows.extend(_read_file(file, problems))
+        found, faults = recover_cell(file)
+        rows, problems = [*rows, *found], [*problems, *faults]
+    return rows, problems
+
+
+def recover_cell(file: Path) -> tuple[list[Row], list[str]]:
+    """Read what can be read of the file of one cell, and say what could not, as :func:`recover_rows`."""
+    problems: list[str] = []
+    rows = _read_file(file, problems)
     for problem in problems:
         logger.warning("damaged results: %s", problem)
     return rows, problems
@@ -307,8 +322,8 @@ def _header(file: Path, lines: list[str]) -> dict[str, Any]:
     if not any(lines):
         raise ValueError(f"{file} is empty")
     try:
-        header = json.loads(lines[0])
-    except (ValueError, RecursionError) as error:
+        header = parse_json(lines[0])
+    except ValueError as error:
         raise ValueError(f"{file}: line 1 is not JSON ({getattr(error, 'msg', error)})") from error
     if not isinstance(header, dict) or not {"format", "cell", "rows", "definition"} <= header.keys():
         raise ValueError(f"{file}: line 1 is not a header with format, cell, rows and definition")
@@ -319,8 +334,8 @@ def _header(file: Path, lines: list[str]) -> dict[str, Any]:
 
 def _read_file(file: Path, problems: list[str]) -> list[Row]:
     """Rows of one file; what is wrong with it is added to ``problems``."""
-    if not file.is_file():  # a pipe would be waited for without end
-        problems.append(f"{file} is {'a link to nothing' if file.is_symlink() else 'no regular file'}")
+    if what := what_lies_at(file):  # a pipe would be waited for without end
+        problems.append(f"{file} is {what}")
         return []
     try:
         lines = file.read_text(encoding="utf-8", errors="replace").rstrip("\n").split("\n")
@@ -335,13 +350,13 @@ def _read_file(file: Path, problems: list[str]) -> list[Row]:
     rows: list[Row] = []
     for number, line in enumerate(lines[1:], start=2):
         try:
-            row = Row.from_json(json.loads(line))
+            row = Row.from_json(parse_json(line))
             _check_belongs(row, rows, header)
             rows.append(row)
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, AttributeError) as error:
             problems.append(f"{file}: line {number} is no row ({error})")
     if header is not None:
-        problems += _header_faults(file, header, len(lines) - 1)
+        problems += _header_faults(file, header, lines[1:])
     return rows
 
 
@@ -359,11 +374,13 @@ def _check_belongs(row: Row, before: Sequence[Row], header: Mapping[str, Any] | 
             raise ValueError(f"row: {name} must be {known!r} as in the header, got {getattr(row, name)!r}")
 
 
-def _header_faults(file: Path, header: Mapping[str, Any], num_rows: int) -> list[str]:
+def _header_faults(file: Path, header: Mapping[str, Any], lines: Sequence[str]) -> list[str]:
     """What is wrong with a header that can be read."""
     faults = []
-    if num_rows != header["rows"]:
-        faults.append(f"{file}: {num_rows} rows, but its header says {header['rows']}")
+    if len(lines) != header["rows"]:
+        faults.append(f"{file}: {len(lines)} rows, but its header says {header['rows']}")
+    elif header.get("sha256", _sha256(lines)) != _sha256(lines):
+        faults.append(f"{file}: its rows were changed after they were written")
     if header["cell"] != file.stem:
         faults.append(f"{file}: holds cell {header['cell']}, which is not its name")
     elif digest(header["definition"]) != header["cell"]:

@@ -117,10 +117,12 @@ class Experiment:
 
     def code(self) -> str:
         """Digest of the code that makes this run's numbers."""
+        return code_digest(self._outline(), self.specification.task)
+
+    def _outline(self) -> MemoryPreTrainedModel:
+        """The model without numbers."""
         with torch.device("meta"):
-            return code_digest(
-                model_for_task(self.mixer, self.specification.task, **self.fields), self.specification.task
-            )
+            return model_for_task(self.mixer, self.specification.task, **self.fields)
 
     def make_arguments(self, output_dir: str) -> TrainingArguments:
         """Trainer's arguments; the data seed is also that of the order of the rows."""
@@ -184,7 +186,7 @@ class Experiment:
                 f"{arguments.n_gpu} GPUs are visible to one process; start one process per GPU with "
                 "`accelerate launch`, or set CUDA_VISIBLE_DEVICES"
             )
-        check_installed(arguments)
+        check_installed(arguments, self._outline())
         definition = self.definition(arguments)
         cell = digest(definition)
         if not overwrite and cell_path(results, cell).exists() and weights_digest(output_dir):
@@ -287,11 +289,13 @@ def fields_for_length(mixer: str, fields: Mapping[str, Any], specification: Spec
     return {**fields, "max_position_embeddings": specification.longest_row}
 
 
-def check_installed(arguments: TrainingArguments) -> None:
-    """Check what Trainer asks for late: packages to which it reports, and a device for its mixed precision.
+def check_installed(arguments: TrainingArguments, model: torch.nn.Module) -> None:
+    """Check what Trainer asks for late: packages to which it reports, the optimiser's, and a device for ``fp16``.
 
     Raises:
-        ValueError: A package of ``report_to`` is not installed, or ``fp16`` is asked for on a CPU.
+        ValueError: A package of ``report_to`` is not installed, ``optim`` cannot be used here, or ``fp16`` is asked
+            for on a CPU.
+        ImportError: A package of ``optim`` is not installed.
     """
     reported = [arguments.report_to] if isinstance(arguments.report_to, str) else arguments.report_to or []
     names = [name for name in reported if name not in ("none", "all")]
@@ -304,6 +308,10 @@ def check_installed(arguments: TrainingArguments) -> None:
         )
     if arguments.fp16 and arguments.device.type == "cpu":
         raise ValueError("fp16 needs a GPU, and this run is on a CPU; leave it out, or give --bf16 True")
+    try:
+        MemoryTrainer.get_optimizer_cls_and_kwargs(arguments, model)
+    except ValueError as error:
+        raise ValueError(f"optim: {arguments.optim.value} cannot be used here ({error})") from error
 
 
 def _further(arguments: TrainingArguments, given: Iterable[str]) -> dict[str, Any]:

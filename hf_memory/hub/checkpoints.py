@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from huggingface_hub import CommitInfo, HfApi
+from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
 from hf_memory.data.folders import working_folder
@@ -24,12 +25,13 @@ from hf_memory.experiments.results import Row, read_definition, read_rows
 from hf_memory.experiments.training import ARGUMENTS_NAME
 from hf_memory.hub.client import CARD, WORK, check_repo_id, make_repo, read_card, upload
 from hf_memory.hub.loading import load_checkpoint
+from hf_memory.hub.merging import open_card
 from hf_memory.hub.model_card import model_card
 from hf_memory.hub.remote_code import export_remote_code
 from hf_memory.hub.results import eval_results_yaml, rows_of_weights, training_command
 from hf_memory.hub.sections import FIGURES
 from hf_memory.reports.length_plots import save_figures
-from hf_memory.storage import write_text
+from hf_memory.storage import find_files, is_file, read_json, write_text
 from hf_memory.tasks import make_task
 from hf_memory.tasks.base import Task
 
@@ -199,14 +201,38 @@ def _carry(source: Path, model: PreTrainedModel, folder: Path) -> str:
 
     The config is written anew, so that its code is that of this version; pickled weights are written as safetensors.
     """
-    if any(source.glob("*.safetensors")):
+    if find_files(source, "*.safetensors"):
         model.config.save_pretrained(folder)
     else:
         model.save_pretrained(folder)
     for path in sorted(source.iterdir()):
         if path.is_file() and any(fnmatch.fnmatch(path.name, pattern) for pattern in (*_CARRIED, *_TOKENIZER)):
             shutil.copyfile(path, folder / path.name)
-    return (source / CARD).read_text(encoding="utf-8-sig") if (source / CARD).is_file() else ""
+    _check_tokenizer(source)
+    return _read_card(source / CARD) if is_file(source / CARD) else ""
+
+
+def _check_tokenizer(source: Path) -> None:
+    """Raise a ``ValueError`` that names a tokenizer's file which nobody could load."""
+    for name in _TOKENIZER:
+        path = source / name
+        if is_file(path):
+            try:
+                found = Tokenizer.from_file(str(path)) if name == _TOKENIZER[0] else read_json(path)
+                if isinstance(found, list):
+                    raise ValueError("it must hold a mapping")
+            except Exception as error:  # tokenizers raises nothing more special
+                raise ValueError(f"{path} is damaged ({error}); copy it again, or remove it") from error
+
+
+def _read_card(path: Path) -> str:
+    """The text of a local card. Raises a ``ValueError`` that names it where it is no card."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        open_card(text)
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}); mend it, or remove it") from error
+    return text
 
 
 def _read_results(results: Results, model: PreTrainedModel) -> tuple[list[Row], dict[str, str]]:
@@ -215,13 +241,13 @@ def _read_results(results: Results, model: PreTrainedModel) -> tuple[list[Row], 
         return [], {}
     if not isinstance(results, str | os.PathLike):
         return list(results), {}
-    path, mixer = Path(results), model.config.model_type.removeprefix("memory_")
+    path, mixer, rows = Path(results), model.config.model_type.removeprefix("memory_"), read_rows(results)
     commands = {}
     for file in sorted(path.glob("*.jsonl")) if path.is_dir() else [path]:
         definition = read_definition(file)
         if definition.get("mixer") == mixer and (command := training_command(definition, model.config)):
             commands[file.stem] = command
-    return read_rows(path), commands
+    return rows, commands
 
 
 def _write_tokenizer(folder: Path, task: Task | str | None, rows: Sequence[Row]) -> None:

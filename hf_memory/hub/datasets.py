@@ -110,10 +110,10 @@ def push_results(
     with working_folder(tempfile.gettempdir(), WORK) as temporary:
         folder = temporary / "rows"
         folder.mkdir()
-        pq.write_table(rows_table(rows), folder / ROWS)
+        pq.write_table(rows_table(rows), folder / ROWS, write_page_checksum=True)
         files = sorted(Path(results).glob("*.jsonl")) if Path(results).is_dir() else [Path(results)]
         cells = [{"cell": file.stem, "definition": json.dumps(encode(read_definition(file)))} for file in files]
-        pq.write_table(pa.Table.from_pylist(cells), folder / CELLS)
+        pq.write_table(pa.Table.from_pylist(cells), folder / CELLS, write_page_checksum=True)
         save_figures(rows, folder / FIGURES)
         repo_id = make_repo(api, repo_id, "dataset", revision=revision, private=private)
         _merge_card(api, repo_id, revision, folder, _results_card(repo_id, rows))
@@ -130,7 +130,19 @@ def load_results(repo_id: str, revision: str | None = None, token: bool | str | 
     check_repo_id(repo_id)
     with explained(repo_id, revision):
         path = HfApi(token=token).hf_hub_download(repo_id, ROWS, repo_type="dataset", revision=revision)
-    return rows_from_table(pq.read_table(path))
+    return read_rows_table(path)
+
+
+def read_rows_table(path: str | os.PathLike[str]) -> list[Row]:
+    """The rows in a Parquet file.
+
+    Raises:
+        ValueError: It is damaged, or holds no rows; it is named.
+    """
+    try:
+        return rows_from_table(pq.read_table(path, page_checksum_verification=True))
+    except (OSError, ValueError, TypeError) as error:  # those of pyarrow are among them
+        raise ValueError(f"{path} is damaged or holds no rows ({error}); download it again") from error
 
 
 def recover_results(results: str, revision: str | None = None) -> tuple[list[Row], list[str]]:

@@ -1,13 +1,14 @@
 """Local checkpoints: the class that a config names, with weights that are whole and no pickle."""
 
-import json
 import os
 from pathlib import Path
 
 from transformers import PreTrainedModel
+from transformers.utils import CONFIG_NAME
 
-from hf_memory.experiments.provenance import check_weights
+from hf_memory.experiments.provenance import check_weights, read_config
 from hf_memory.mixers.auto import HEADS, model_class, model_keys
+from hf_memory.storage import find_files
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 
@@ -20,7 +21,7 @@ def load_checkpoint(folder: str | os.PathLike[str], *, allow_pickle: bool = Fals
             or in excess, those of the head included; the weights are a pickle and ``allow_pickle`` is False.
     """
     folder = Path(folder)
-    cls, is_safe = _named_class(folder), any(folder.glob("*.safetensors"))
+    cls, is_safe = _named_class(folder), bool(find_files(folder, "*.safetensors"))
     if not is_safe and not allow_pickle:
         pickles = [path.name for pattern in _PICKLES for path in sorted(folder.glob(pattern))]
         what = f"its weights are a pickle ({', '.join(pickles)}), which can run code when it is read" if pickles else ""
@@ -36,19 +37,20 @@ def load_checkpoint(folder: str | os.PathLike[str], *, allow_pickle: bool = Fals
 
 def _named_class(folder: Path) -> type[PreTrainedModel]:
     """The class that a checkpoint's config names."""
-    if not (folder / "config.json").is_file():
-        raise ValueError(f"checkpoint: {folder} has no config.json; give a folder that save_pretrained wrote")
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = read_config(folder)
     key = str(config.get("model_type")).removeprefix("memory_")
     if key not in model_keys() or config["model_type"] == key:
         known = ", ".join(f"memory_{key}" for key in model_keys())
         raise ValueError(
-            f"checkpoint: {folder} has the unknown model_type {config.get('model_type')!r} (known: {known})"
+            f"checkpoint: {folder / CONFIG_NAME} has the unknown model_type {config.get('model_type')!r} "
+            f"(known: {known})"
         )
-    name = (config.get("architectures") or ["none"])[0]
+    names = config.get("architectures") or ["none"]
+    name = names[0] if isinstance(names, list) else names
     classes = {cls.__name__: cls for cls in (model_class(key, head) for head in HEADS)}
     if name not in classes:
         raise ValueError(
-            f"checkpoint: architectures in config.json must name one of {', '.join(classes)}, got {name!r}"
+            f"checkpoint: architectures in {folder / CONFIG_NAME} must name one of {', '.join(classes)}, got {name!r}"
         )
+    read_config(folder, classes[name].config_class)
     return classes[name]

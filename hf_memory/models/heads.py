@@ -18,7 +18,7 @@ from transformers.utils.generic import can_return_tuple
 
 from hf_memory.models.cache import MemoryCache, one_cache
 from hf_memory.models.configuration import MemoryConfig
-from hf_memory.models.inputs import IGNORE_INDEX, check_labels, kept_columns
+from hf_memory.models.inputs import IGNORE_INDEX, check_columns, check_labels, kept_columns
 from hf_memory.models.layers import State
 from hf_memory.models.modeling import MemoryModel, MemoryPreTrainedModel
 from hf_memory.ops.backends.dispatch import in_function_transform
@@ -109,7 +109,7 @@ class MemoryHeadModel(MemoryPreTrainedModel):
             ValueError: Names the argument, and the accepted range.
         """
         num_items_in_batch, smoothing = kwargs.pop("num_items_in_batch", None), kwargs.pop("label_smoothing", 0.0)
-        columns, kept = input_ids if inputs_embeds is None else inputs_embeds, kept_columns(logits_to_keep)
+        columns, kept = check_columns(self.config, input_ids, inputs_embeds), kept_columns(logits_to_keep)
         targets = self._targets(columns, labels, kwargs.pop("shift_labels", None), smoothing)
         return_logits = (targets is None or not self.training) if return_logits is None else return_logits
         if use_cache is None and targets is not None:

@@ -28,22 +28,31 @@ def check_inputs(
     Raises:
         ValueError: Names the argument, and what it must be.
     """
-    if (input_ids is None) == (inputs_embeds is None):
-        raise ValueError("give exactly one of input_ids and inputs_embeds")
+    batch_size, num_columns = check_columns(config, input_ids, inputs_embeds).shape[:2]
     if inputs_embeds is None:
-        _check_tensor("input_ids", input_ids, "(batch, length)", 2, (torch.int32, torch.int64), "int32 or int64")
         check_range("input_ids", input_ids, 0, config.vocab_size - 1, f"in [0, vocab_size={config.vocab_size})")
-        batch_size, num_columns = input_ids.shape
-    else:
-        form = f"(batch, length, hidden_size={config.hidden_size})"
-        _check_tensor("inputs_embeds", inputs_embeds, form, 3, None, "floating point numbers")
-        batch_size, num_columns, width = inputs_embeds.shape
-        if width != config.hidden_size:
-            raise ValueError(f"inputs_embeds must be {form}, got {tuple(inputs_embeds.shape)}")
     if attention_mask is not None:
         _check_mask(attention_mask, batch_size, num_columns)
     if position_ids is not None:
         _check_positions(position_ids, batch_size, num_columns)
+
+
+def check_columns(config: MemoryConfig, input_ids: Any, inputs_embeds: Any) -> Tensor:
+    """The one of ids (B, T) and embeddings (B, T, D) that was given, checked but for its values.
+
+    Raises:
+        ValueError: Names the argument, and what it must be.
+    """
+    if (input_ids is None) == (inputs_embeds is None):
+        raise ValueError("give exactly one of input_ids and inputs_embeds")
+    if inputs_embeds is None:
+        _check_tensor("input_ids", input_ids, "(batch, length)", 2, (torch.int32, torch.int64), "int32 or int64")
+        return input_ids
+    form = f"(batch, length, hidden_size={config.hidden_size})"
+    _check_tensor("inputs_embeds", inputs_embeds, form, 3, None, "floating point numbers")
+    if inputs_embeds.shape[2] != config.hidden_size:
+        raise ValueError(f"inputs_embeds must be {form}, got {tuple(inputs_embeds.shape)}")
+    return inputs_embeds
 
 
 def check_kwargs(kwargs: dict[str, Any]) -> None:

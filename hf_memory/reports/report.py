@@ -15,6 +15,7 @@ from hf_memory.reports.length_plots import figure_name, plot_length_curves
 from hf_memory.reports.pages import picture, write_single_page
 from hf_memory.reports.plotting import png
 from hf_memory.reports.tables import to_csv
+from hf_memory.storage import find_files
 
 Reader = Callable[[str], tuple[list[Row], list[str]]]
 """Finds rows, and says what could not be read."""
@@ -127,7 +128,7 @@ def write_report(
     Raises:
         ValueError: If there are no rows, or rows of several data versions in one study.
     """
-    if any(Path(results).rglob(f"*{SWEEP_ENDING}")):
+    if find_files(results, f"*{SWEEP_ENDING}", below=True):
         from hf_memory.reports.study_page import (
             write_study_page,  # with models and data behind it, which rows do not need
         )

@@ -9,7 +9,6 @@ stands within ``{% if recipes.<name>.done %}``, so that a sweep that has not end
 
 import dataclasses
 import functools
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from hf_memory.reports.study_page import problems_of, runs_in_words
 from hf_memory.reports.study_tables import place_tables
 from hf_memory.reports.tables import PageTable, markdown_table
 from hf_memory.reports.verdict_tables import changed_table, expectation_table, replication_table, verdict_table
-from hf_memory.storage import write_text
+from hf_memory.storage import read_json, write_text
 from hf_memory.studies.expectations import Expectation
 from hf_memory.studies.judging import Judgement, judge_expectation, judge_study
 from hf_memory.studies.outcomes import Result, Study, assemble, find_records, read_cell, read_study, record_path
@@ -237,7 +236,7 @@ def read_again(folder: Path) -> dict[str, tuple[str, str]]:
     """What the rows of then say, by claim: what was measured, and in how many seeds the relation holds."""
     found = {}
     for record in find_records(folder):
-        values = json.loads(record.read_text())
+        values = read_json(record)
         recipe = Recipe.from_json({**values["recipe"], "expectations": []})
         cells = [(cell.pop("digest"), read_cell(cell)) for cell in values["cells"]]
         study = assemble(record.parent, recipe, cells)

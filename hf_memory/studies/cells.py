@@ -19,7 +19,7 @@ import torch
 
 from hf_memory.data.specification import length_bounds, specify
 from hf_memory.experiments.results import cell_path
-from hf_memory.storage import claim, write_text
+from hf_memory.storage import claim, find_files, is_file, read_json, write_text
 from hf_memory.studies.stacking import run_stacked, why_not_stackable
 from hf_memory.studies.watched import Beat, WatchedExperiment
 
@@ -212,7 +212,7 @@ def failure_path(results: Path, cell: str) -> Path:
 
 def find_failures(results: Path) -> list[Path]:
     """The files of all failed cells of a folder."""
-    return sorted(results.glob("*.failed.json"))
+    return find_files(results, "*.failed.json")
 
 
 def write_failure(results: Path, cell: Cell, error: str, crashed: bool = False) -> Literal["failed", "crashed"]:
@@ -237,10 +237,10 @@ def read_failure(results: Path, cell: str) -> str | None:
 
 def _read_record(path: Path) -> dict[str, Any] | None:
     """What a record of an error holds; nothing where it is damaged, and None where there is none."""
-    if not path.exists():
+    if not is_file(path):
         return None
     try:
-        record = json.loads(path.read_text())
+        record = read_json(path)
     except ValueError:
         return {}
     return record if isinstance(record, dict) else {}

@@ -8,15 +8,16 @@ import dataclasses
 import json
 import logging
 import math
+import os
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hf_memory.data.specification import length_bounds
-from hf_memory.experiments.results import SWEEP_ENDING, Row, cell_path, recover_rows
+from hf_memory.experiments.results import SWEEP_ENDING, Row, cell_path, recover_cell
 from hf_memory.names import file_name
-from hf_memory.storage import encode, write_text
+from hf_memory.storage import encode, read_json, sealed, unsealed, write_text
 from hf_memory.studies.cells import Cell, read_failure
 from hf_memory.studies.expectations import matches
 from hf_memory.studies.plans import Setting, search_place
@@ -261,7 +262,7 @@ def write_record(
         "sizes": [{"place": setting.place, **dataclasses.asdict(setting.size)} for setting in settings],
         "cells": [{"digest": cell.digest, **_cell_values(cell)} for cell in cells],
     }
-    return write_text(record_path(results, recipe), json.dumps(encode(content), indent=1) + "\n")
+    return write_text(record_path(results, recipe), json.dumps(sealed(encode(content)), indent=1) + "\n")
 
 
 def _cell_values(cell: Cell) -> dict[str, Any]:
@@ -269,7 +270,7 @@ def _cell_values(cell: Cell) -> dict[str, Any]:
 
 
 def find_records(results: Path) -> list[Path]:
-    """Records of sweeps in a folder and below it."""
+    """Whatever has the name of a sweep's record in a folder and below it; :func:`read_study` says what is none."""
     return sorted(results.rglob(f"*{SWEEP_ENDING}")) if results.is_dir() else []
 
 
@@ -280,13 +281,13 @@ def read_study(record: Path) -> Study:
         ValueError: If the record itself is damaged, or its rows are of several data versions; cells are named.
     """
     try:
-        values = json.loads(record.read_text())
+        values = unsealed(read_json(record))
         recipe = Recipe.from_json(values["recipe"])
         cells = [(cell.pop("digest"), read_cell(cell)) for cell in values["cells"]]
-    except (ValueError, KeyError, TypeError) as error:
+        sizes, complete = tuple(values["sizes"]), bool(values["complete"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{record} is no record of a sweep ({error}); run the sweep again to rebuild it") from error
-    study = assemble(record.parent, recipe, cells)
-    return dataclasses.replace(study, sizes=tuple(values["sizes"]), complete=values["complete"])
+    return dataclasses.replace(assemble(record.parent, recipe, cells), sizes=sizes, complete=complete)
 
 
 def read_cell(values: Mapping[str, Any]) -> Cell:
@@ -307,8 +308,8 @@ def _read_result(folder: Path, digest: str, cell: Cell, problems: list[str]) -> 
     rows: list[Row] = []
     path = cell_path(folder, digest)
     missing: list[str] = []
-    if path.is_file():
-        rows, missing = recover_rows(path)
+    if os.path.lexists(path):
+        rows, missing = recover_cell(path)
         strangers = sorted({f"{row.cell}, seed {row.seed}" for row in rows if not _belongs(row, digest, cell)})
         if strangers:
             rows, missing = [], [*missing, f"{path.name} holds rows of another run ({'; '.join(strangers)})"]

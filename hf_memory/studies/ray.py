@@ -3,11 +3,17 @@
 The results folder must be one that all nodes see, as for several sweeps on one folder: a cell is claimed there, and
 what counts is the file that it leaves. Where a node is lost, Ray starts its cell again on another, which takes the
 claim over once its heartbeat is old.
+
+Whoever reaches a port of Ray can run code as its user: Ray asks for no password, and only its later releases for a
+token, where that is switched on. A cluster that is started here listens on the loopback address alone; one that is
+joined must stand in a network of its own.
 """
 
+import contextlib
 import importlib
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +27,8 @@ MAX_RETRIES = 3
 class RayWorkers:
     """Cells as Ray tasks of one CPU each. Use it as a context manager.
 
-    It joins the cluster of the address in ``RAY_ADDRESS``, else one that is running here, else starts one; it
-    shuts down only what it started.
+    It joins the cluster of the address in ``RAY_ADDRESS``, else one that is running here, else starts one that no
+    other machine can reach; it shuts down only what it started.
 
     Args:
         workers: Cells at a time; by default as many as the cluster has CPUs.
@@ -46,7 +52,7 @@ class RayWorkers:
 
     def __enter__(self) -> "RayWorkers":
         if not self._ray.is_initialized():
-            self._ray.init(ignore_reinit_error=True, log_to_driver=False)
+            self._join_or_start()
             self._is_ours = True
         self.size = self._wanted or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
         return self
@@ -54,6 +60,16 @@ class RayWorkers:
     def __exit__(self, *error: object) -> None:
         if self._is_ours:
             self._ray.shutdown()
+
+    def _join_or_start(self) -> None:
+        """Join the cluster that is named or was started here by hand, else start one on the loopback address."""
+        services: Any = importlib.import_module("ray._private.services")
+        options = {"ignore_reinit_error": True, "log_to_driver": False}
+        if os.environ.get("RAY_ADDRESS") or services.find_bootstrap_address(None):
+            self._ray.init(**options)
+            return
+        with _on_loopback():
+            self._ray.init(address="local", include_dashboard=False, **options)
 
     def run(self, stacks: Sequence[Stack], results: Path, report: Report) -> None:
         """Run cells until each is finished or has failed."""
@@ -78,6 +94,22 @@ class RayWorkers:
             cause = getattr(error, "cause", None) or error  # the error itself, where Ray wrapped it
             lines = str(cause).splitlines() or [""]
             return write_failures(results, stack, f"{type(cause).__name__}: {lines[0]}")
+
+
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Let Ray take the loopback address for that of this machine.
+
+    Asked for 127.0.0.1, it takes the address of the network and listens on all; where its clusters of several machines
+    are switched off, as it does on some systems, it takes what it is asked for.
+    """
+    constants: Any = importlib.import_module("ray._private.ray_constants")
+    before = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
 
 
 def _run_remote(stack: Stack, results: str) -> list[tuple[Outcome, str]]:

@@ -15,6 +15,7 @@ from hf_memory.experiments.mechanisms import MEASURES
 from hf_memory.experiments.metrics import metric_names
 from hf_memory.mixers.auto import mixer_config
 from hf_memory.names import check_names
+from hf_memory.storage import is_file, read_json
 from hf_memory.studies.expectations import Expectation, Measure, matches
 from hf_memory.studies.recipes import Recipe
 from hf_memory.studies.statistics import FOUR_POINTS
@@ -109,10 +110,10 @@ def check_registered(recipe: Recipe, record: Path) -> None:
     Raises:
         ValueError: A claim was reworded, moved its margin or vanished; it is named, with what to do.
     """
-    if not record.is_file():
+    if not is_file(record):
         return
     try:
-        before = [Expectation.from_json(item) for item in json.loads(record.read_text())["recipe"]["expectations"]]
+        before = [Expectation.from_json(item) for item in read_json(record)["recipe"]["expectations"]]
     except (ValueError, KeyError, TypeError):
         return  # a damaged record is rebuilt from rows
     listed = {entry["claim"] for entry in recipe.changed}

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_memory.storage import encode, write_text
+from hf_memory.storage import encode, is_file, read_json, sealed, unsealed, write_text
 from hf_memory.studies.cells import Cell
 from hf_memory.studies.expectations import Expectation
 from hf_memory.studies.judging import Judgement, judge_expectation, judge_study, named
@@ -133,7 +133,7 @@ def replicate(
     pairs = zip(agreed, plan.expectations, strict=True)
     lines = tuple(_line(found, judgement, item, seeds) for judgement, item in pairs)
     replication = Replication(study.recipe.name, study.recipe.profile, plan.seeds, plan.searched, lines)
-    write_text(folder / RECORD, json.dumps(encode(dataclasses.asdict(replication)), indent=1) + "\n")
+    write_text(folder / RECORD, json.dumps(sealed(encode(dataclasses.asdict(replication))), indent=1) + "\n")
     return replication
 
 
@@ -144,10 +144,10 @@ def read_replication(results: str | os.PathLike[str]) -> Replication | None:
         ValueError: It is damaged.
     """
     path = Path(results) / FOLDER / RECORD
-    if not path.is_file():
+    if not is_file(path):
         return None
     try:
-        values = json.loads(path.read_text())
+        values = unsealed(read_json(path))
         lines = [
             Line(**{**line, "first": Tally(**line["first"]), "again": line["again"] and Tally(**line["again"])})
             for line in values.pop("lines")

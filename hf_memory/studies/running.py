@@ -1,13 +1,14 @@
 """Running the cells of a study: the pool of workers, attempts after a crash, and a bar with the time that is left."""
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from tqdm.auto import tqdm
 
-from hf_memory.experiments.results import cell_path, recover_rows
+from hf_memory.experiments.results import cell_path, recover_cell
 from hf_memory.studies.cells import Cell, Outcome, as_stacks, state_of
 from hf_memory.studies.other_code import OtherCode
 from hf_memory.studies.workers import LocalWorkers, Workers
@@ -88,7 +89,7 @@ class Runner:
         other = OtherCode(self.results)
         for cell in cells:
             path = cell_path(self.results, cell.digest)
-            rows, problems = recover_rows(path) if path.is_file() else ([], [])
+            rows, problems = recover_cell(path) if os.path.lexists(path) else ([], [])
             if problems:
                 self._set_aside(cell, "damaged", "; ".join(problems))
             elif other.add(cell, rows) and self._other_code == "overwrite":
@@ -100,7 +101,7 @@ class Runner:
             self._bar.write(other.sentence)
 
     def _set_aside(self, cell: Cell, ending: str, why: str) -> None:
-        """Rename the file of a cell, so that the cell runs again."""
+        """Rename the file of a cell, or what lies in its place, so that the cell runs again."""
         path = cell_path(self.results, cell.digest)
         aside = path.with_name(f"{path.name}.{ending}")
         path.replace(aside)

@@ -12,7 +12,7 @@ import math
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader, Sampler
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainingArguments
 
 from hf_memory.data.collator import MemoryCollator
+from hf_memory.data.folders import working_folder
 from hf_memory.data.tensors import StackedRows, TensorRows
 from hf_memory.experiments.provenance import backend_name
 from hf_memory.experiments.run import Course
@@ -34,7 +35,7 @@ from hf_memory.models.inputs import check_labels
 from hf_memory.models.layers import StatefulLayer
 from hf_memory.ops.backends.dispatch import use_backend
 from hf_memory.studies.lean import LeanTrainer
-from hf_memory.studies.watched import Beat, History, WatchedExperiment
+from hf_memory.studies.watched import WORK, Beat, History, WatchedExperiment
 from hf_memory.tasks.base import IGNORE_INDEX
 
 logger = logging.getLogger(__name__)
@@ -267,11 +268,8 @@ def run_stacked(experiments: Sequence[WatchedExperiment], results: Path, beat: B
     Raises:
         ValueError: If the experiments differ in more, or cannot be stacked.
     """
-    with ExitStack() as folders:
-        settings = [
-            experiment.make_arguments(folders.enter_context(tempfile.TemporaryDirectory(prefix="hf_memory-")))
-            for experiment in experiments
-        ]
+    with working_folder(tempfile.gettempdir(), WORK) as work:
+        settings = [experiment.make_arguments(str(work / str(number))) for number, experiment in enumerate(experiments)]
         shared = [_shared(*pair) for pair in zip(experiments, settings, strict=True)]
         if any(other != shared[0] for other in shared):
             raise ValueError("a stack holds runs that differ in learning rate, seed and data seed alone")

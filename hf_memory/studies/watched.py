@@ -13,18 +13,23 @@ import torch
 from transformers import TrainerCallback, TrainingArguments
 
 from hf_memory.data.builder import load_dataset
+from hf_memory.data.folders import working_folder
 from hf_memory.data.tensors import TensorRows
 from hf_memory.experiments.evaluation import evaluate_lengths, predict, split_metrics
 from hf_memory.experiments.mechanisms import measure_mechanisms
 from hf_memory.experiments.provenance import Run
 from hf_memory.experiments.results import Row, cell_path, write_cell
 from hf_memory.experiments.run import Course, Experiment
+from hf_memory.experiments.schema import Fields, ListOf, MapOf, Number, Text
 from hf_memory.experiments.training import MemoryTrainer
-from hf_memory.storage import check_claim, decode, digest, encode, write_text
+from hf_memory.storage import check_claim, decode, digest, encode, is_file, read_json, sealed, unsealed, write_text
 from hf_memory.studies.lean import LeanTrainer
 from hf_memory.studies.statistics import log_spaced
 
 logger = logging.getLogger(__name__)
+
+WORK = "hf_memory-run"
+"""Name of the folders in which runs of sweeps keep their weights while they are at work."""
 
 Beat = Callable[[int], None]
 """Told of every step."""
@@ -61,8 +66,8 @@ class WatchedExperiment(Experiment):
 
     def run_into(self, results: Path, beat: Beat) -> list[Row]:
         """Train, evaluate, and write the history and then the rows, whose file says that the run is finished."""
-        with tempfile.TemporaryDirectory(prefix="hf_memory-") as output_dir:
-            arguments = self.make_arguments(output_dir)
+        with working_folder(tempfile.gettempdir(), WORK) as output_dir:
+            arguments = self.make_arguments(str(output_dir))
             rows = self.load_rows(arguments)
             history = History(self, rows, beat)
             trainer, seconds = self._train(arguments, rows, [history])
@@ -193,6 +198,12 @@ class History(TrainerCallback):
         return dict.fromkeys(found, math.nan) if math.isnan(found["loss"]) else found
 
 
+_POINT = {"steps": Number(0, 1 << 62, whole=True), "split": Text(), "values": MapOf(Number(finite=False), least=1)}
+_HISTORY = Fields(
+    {"cell": Text(), "points": ListOf(Fields(_POINT, needed=tuple(_POINT)), least=1)}, needed=("cell", "points")
+)
+
+
 def history_path(results: Path, cell: str) -> Path:
     """The file of a cell's evaluations during training."""
     return results / f"{cell}.history.json"
@@ -202,16 +213,20 @@ def write_history(results: Path, cell: str, points: Sequence[HistoryPoint]) -> N
     """Write the evaluations during training, where there were any."""
     if points:
         content = {"cell": cell, "points": [encode(dataclasses.asdict(point)) for point in points]}
-        write_text(history_path(results, cell), json.dumps(content, allow_nan=False) + "\n")
+        write_text(history_path(results, cell), json.dumps(sealed(content), allow_nan=False) + "\n")
 
 
 def read_history(results: Path, cell: str) -> list[HistoryPoint]:
-    """The evaluations during training; none where the file is missing or damaged, which is logged."""
+    """The evaluations during training; none where the file is missing, damaged or another's, which is logged."""
     path = history_path(results, cell)
-    if not path.exists():
+    if not is_file(path):
         return []
     try:
-        return [HistoryPoint(**decode(point)) for point in json.loads(path.read_text())["points"]]
-    except (ValueError, KeyError, TypeError):
-        logger.warning("damaged history: %s", path)
+        content = decode(unsealed(read_json(path)))
+        _HISTORY.check(content, "history")
+        if content["cell"] != cell:
+            raise ValueError(f"it is that of the cell {content['cell']}")
+        return [HistoryPoint(**point) for point in content["points"]]
+    except ValueError as error:
+        logger.warning("damaged history: %s (%s)", path, error)
         return []

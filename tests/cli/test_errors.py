@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -11,7 +12,10 @@ import yaml
 
 from hf_memory.cli.errors import explain
 from hf_memory.data.specification import specify
+from hf_memory.experiments.results import read_rows
 from hf_memory.experiments.run import Experiment
+from hf_memory.hub.loading import load_checkpoint
+from hf_memory.hub.remote_code import export_remote_code
 
 SMALL = ["--model", "hidden_size=8", "num_hidden_layers=1", "--data", "length=8", "test_lengths=[8]"]
 TRAIN = ["train", "--mixer", "lstm", "--smoke", "--max_steps", "2", "--output_dir", "run", *SMALL]
@@ -53,6 +57,10 @@ def refused(call, *words: str) -> str:
     [
         (["--report_to", "wandb"], "the package wandb is missing; `pip install wandb`"),
         (["--report_to", "wandbb"], "did you mean 'wandb'"),
+        (["--optim", "adamw_bnb_8bit"], "the package bitsandbytes is missing; `pip install bitsandbytes`"),
+        (["--optim", "lomo"], "the package lomo_optim is missing; `pip install lomo_optim`"),
+        (["--optim", "stable_adamw"], "the package torch-optimi is missing; `pip install torch-optimi`"),
+        (["--optim", "grokadamw"], "optim: grokadamw cannot be used here (Please install grokadamw"),
         (["--deepspeed", "ds.json"], "the package deepspeed is missing; `pip install deepspeed`"),
         (["--fp16", "True"], "fp16 needs a GPU"),
         (["--mixer", "LSTM"], "unknown mixer: 'LSTM'; did you mean 'lstm'"),
@@ -112,6 +120,19 @@ def test_code_beside_a_checkpoint_is_refused_and_nobody_is_asked(call, checkpoin
     evaluate = ["evaluate", "run", "--task", "bit_parity", *SMALL[3:], "num_train=16", "num_test=8"]
     assert "code of its own, which is not run; give --trust-remote-code" in refused(call, *evaluate)
     assert not Path("ran").exists()
+
+
+def test_code_beside_a_checkpoint_runs_where_it_is_trusted(call, checkpoint):
+    export_remote_code(load_checkpoint(checkpoint), checkpoint)
+    for path in (*checkpoint.glob("*.py"), checkpoint / "config.json"):
+        text = path.read_text()
+        path.write_text(re.sub(r"(['\"])memory_lstm\1", r"\1memory_unheard_of\1", text))
+    evaluate = ["evaluate", "run", "--task", "bit_parity", *SMALL[3:], "num_train=16", "num_test=8"]
+    assert "code of its own, which is not run; give --trust-remote-code" in refused(call, *evaluate)
+    code, _, errors = call(*evaluate, "--trust-remote-code", "--results", "theirs")
+    assert code == 0, errors
+    assert [row.split for row in read_rows("theirs")] == ["validation", "test_8"]
+    assert {row.mixer for row in read_rows("theirs")} == {"unheard_of"}
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,17 @@
 """Checkpoints are whole or not there, and a run goes on from the last whole one."""
 
+import errno
 import json
 import logging
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from hf_memory.data.specification import specify
 from hf_memory.experiments.checkpoints import SAVING, fault_of, last_checkpoint, resume_point
+from hf_memory.experiments.results import read_rows
 from hf_memory.experiments.run import Experiment
 from hf_memory.experiments.training import MemoryTrainer
 
@@ -87,3 +90,40 @@ def test_what_is_not_whole_is_named_and_passed_over(tmp_path, caplog):
     assert fault_of(last) == "it has no weights"
     with pytest.raises(ValueError, match="there is no folder 'gone'"):
         resume_point("gone", folder)
+
+
+def test_a_run_that_had_done_its_last_step_does_no_further_one(tmp_path):
+    straight = run(tmp_path / "straight")
+    (row, *_) = read_rows(tmp_path / "results")
+    resumed = run(tmp_path / "straight", results="again", resume_from_checkpoint="latest")
+    assert names(tmp_path / "straight") == ["checkpoint-2", "checkpoint-4", "checkpoint-6"]
+    assert all(torch.equal(resumed[name], straight[name]) for name in straight)
+    (again, *_) = read_rows(tmp_path / "again")
+    assert (again.steps, again.tokens, again.weights_sha256) == (row.steps, row.tokens, row.weights_sha256)
+    assert again.steps == 6
+    assert again.measured() == row.measured()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0"),
+        RuntimeError("basic_ios::clear: iostream error"),
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        OSError(errno.ENOSPC, "No space left on device"),
+    ],
+)
+def test_a_checkpoint_that_finds_no_space_leaves_nothing_and_says_so(tmp_path, monkeypatch, error):
+    def fail(self, folder):
+        raise error
+
+    monkeypatch.setattr(MemoryTrainer, "_save_rng_state", fail)
+    with pytest.raises(OSError, match="Input/output error|No space left"):
+        run(tmp_path / "full")
+    assert not (tmp_path / "full" / SAVING).exists()
+
+
+def test_other_errors_while_saving_stand_as_they_are(tmp_path, monkeypatch):
+    monkeypatch.setattr(MemoryTrainer, "_save_rng_state", lambda self, folder: {}["missing"])
+    with pytest.raises(KeyError, match="missing"):
+        run(tmp_path / "other")

@@ -8,13 +8,13 @@ from tests.hub.clients import environment, run
 from tests.hub.store import Hub
 
 MESSAGES = {
-    "unknown": r"unknown has the unknown model_type 'memory_grv' \(known: memory_rnn, ",
+    "unknown": r"unknown/config.json has the unknown model_type 'memory_grv' \(known: memory_rnn, ",
     "missing": r"missing keys: model\.norm\.weight",
     "excess": r"unexpected keys: model\.extra",
     "no_head": r"missing keys: score\.bias, score\.weight",
     "pickle": r"its weights are a pickle \(pytorch_model\.bin\), which can run code when it is read",
     "nothing": r"nothing has no safetensors; it holds no weights",
-    "no_class": r"architectures in config\.json must name one of MemoryGRUModel, .*, got 'Stranger'",
+    "no_class": r"architectures in no_class/config\.json must name one of MemoryGRUModel, .*, got 'Stranger'",
     "nowhere": r"nowhere has no config\.json",
     "task": r"unknown task: 'bit_party'; did you mean 'bit_parity'",
     "name": r"repo_id must be <namespace>/<name> on the Hub, got 'me/no good'",

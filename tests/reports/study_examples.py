@@ -1,9 +1,10 @@
 """A small sweep with claims, and its results made up from numbers."""
 
 import dataclasses
+import json
 
 from hf_memory.experiments.results import write_cell
-from hf_memory.storage import digest
+from hf_memory.storage import digest, sealed
 from hf_memory.studies.outcomes import find_records, write_record
 from hf_memory.studies.plans import make_settings
 from tests.studies.sweep_examples import made_up_row, planned, tiny_recipe
@@ -73,4 +74,5 @@ def stored(folder, recipe, values=VALUES):
         if value is not None:
             rows = [made_up_row(recipe, cell, split, value) for split in ("validation", "test_8", "test_12")]
             write_cell(folder, definition, [dataclasses.replace(row, cell=digest(definition)) for row in rows])
-    find_records(folder)[0].write_text(text)
+    values = {key: value for key, value in json.loads(text).items() if key != "sha256"}
+    find_records(folder)[0].write_text(json.dumps(sealed(values), indent=1) + "\n")

@@ -2,16 +2,18 @@
 
 import dataclasses
 import math
+import tempfile
 
 import numpy as np
 import pytest
 
 import hf_memory.studies.watched
+from hf_memory.data.folders import working_folder
 from hf_memory.experiments.results import cell_path, read_definition, read_rows
 from hf_memory.storage import claim
-from hf_memory.studies.cells import find_failures, read_failure, run_cell, state_of
+from hf_memory.studies.cells import find_failures, read_failure, run_cell, run_cells, state_of
 from hf_memory.studies.outcomes import assemble
-from hf_memory.studies.watched import as_diverged, read_history
+from hf_memory.studies.watched import WORK, as_diverged, read_history
 from tests.studies.sweep_examples import planned, tiny_recipe
 
 METRIC = "token_accuracy"
@@ -36,6 +38,31 @@ def test_a_cell_leaves_its_rows_under_its_digest_and_is_not_run_again(tmp_path):
     assert rows[0].stop_rule == "3 steps"
     assert read_definition(cell_path(tmp_path, cell.digest))["training"]["max_grad_norm"] == 1.0
     assert {path.name for path in tmp_path.iterdir()} == {f"{cell.digest}.jsonl"}
+
+
+def test_what_killed_runs_left_is_removed_by_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    first, second = planned(tiny_recipe(arms={"lstm": {}}))[:2]
+
+    def left() -> list[str]:
+        with working_folder(tmp_path / "tmp", WORK) as folder:
+            pass
+        folder.mkdir()
+        (folder / ".lock").touch()
+        (folder / "model.safetensors").touch()
+        return [path.name for path in (tmp_path / "tmp").iterdir()]
+
+    assert left()[0].startswith(f".{WORK}-")
+    elsewhere = tmp_path / "tmp" / f".{WORK}-{'0' * 32}"  # of another host
+    elsewhere.mkdir()
+    (elsewhere / ".lock").touch()
+    with working_folder(tmp_path / "tmp", WORK) as other:  # of a run at work
+        left()
+        assert run_cell(first, tmp_path) == ("trained", "")
+        assert {path.name for path in (tmp_path / "tmp").iterdir()} == {other.name, elsewhere.name}
+        left()
+        assert run_cells([dataclasses.replace(first, seed=5), second], tmp_path) == [("trained", "")] * 2
+        assert {path.name for path in (tmp_path / "tmp").iterdir()} == {other.name, elsewhere.name}
 
 
 def test_looking_at_a_run_does_not_change_it(tmp_path):

@@ -2,13 +2,19 @@
 
 import json
 import math
+import os
+import socket
+from pathlib import Path
 
 import pytest
 
 from hf_memory.experiments.results import cell_path, write_cell
-from hf_memory.studies.outcomes import assemble, choose
+from hf_memory.reports.report import write_report
+from hf_memory.studies.cells import failure_path, find_failures, read_failure, state_of
+from hf_memory.studies.outcomes import assemble, choose, find_records, read_study, record_path, write_record
 from hf_memory.studies.plans import make_settings, search_cells
-from hf_memory.studies.watched import HistoryPoint, history_path, write_history
+from hf_memory.studies.replication import FOLDER, RECORD, read_replication
+from hf_memory.studies.watched import HistoryPoint, history_path, read_history, write_history
 from tests.studies.sweep_examples import made_up, made_up_row, tiny_recipe
 
 
@@ -80,6 +86,74 @@ def test_a_lost_history_is_a_problem(tmp_path):
         study.results[1].judged_curve("validation", "loss")
     with pytest.raises(ValueError, match="'recall' was not measured"):
         study.results[0].judged_curve("validation", "recall")
+
+
+def put(kind: str, path: Path) -> None:
+    """Let something that is no regular file stand at a path."""
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        here = Path.cwd()
+        os.chdir(path.parent)  # the name of a socket has at most about a hundred letters
+        with socket.socket(socket.AF_UNIX) as opened:
+            opened.bind(path.name)
+        os.chdir(here)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(path.with_name("gone"))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["pipe", "socket", "folder", "link"])
+def test_what_is_no_file_is_named_and_passed_over(tmp_path, caplog, kind):
+    recipe, cells = finished(tmp_path)
+    write_record(tmp_path, recipe, make_settings(recipe), [cell for _, cell in cells], complete=True)
+    (lost, _), (without, failed) = cells[0], cells[1]
+    strange = [
+        cell_path(tmp_path, lost),
+        history_path(tmp_path, without),
+        failure_path(tmp_path, lost),
+        tmp_path / "other.cpu.sweep.json",
+        tmp_path / FOLDER / RECORD,
+    ]
+    for path in strange:
+        put(kind, path)
+    assert read_history(tmp_path, without) == []
+    assert read_failure(tmp_path, lost) is None
+    assert state_of(tmp_path, failed) == "finished"
+    assert find_failures(tmp_path) == []
+    assert read_replication(tmp_path) is None
+    study = read_study(record_path(tmp_path, recipe))
+    assert [result.is_known for result in study.results] == [digest != lost for digest, _ in cells]
+    assert any(f"{lost}.jsonl is " in problem for problem in study.problems)
+    assert len(find_records(tmp_path)) == 2
+    with pytest.raises(ValueError, match=r"other.cpu.sweep.json is no record of a sweep \(it is "):
+        read_study(tmp_path / "other.cpu.sweep.json")
+    page = write_report(tmp_path, tmp_path / "page").read_text()
+    assert "other.cpu.sweep.json is no record of a sweep" in page
+    named = {Path(record.args[0]).name for record in caplog.records if "is passed over" in record.msg}
+    assert named == {path.name for path in strange[1:] if path.name != "other.cpu.sweep.json"} | {
+        "other.cpu.sweep.json"
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "[]", "{}", "[" * 100_000, '{"cell": "x"}', '{"cell": "other", "points": []}', "\xff",
+        '{"cell": "CELL", "points": [{"steps": "1", "split": "validation", "values": {"loss": 1.0}}]}',
+        '{"cell": "CELL", "points": [{"steps": 1, "split": "validation", "values": {"loss": "0.5"}}]}',
+        '{"cell": "0123456789abcdef", "points": [{"steps": 1, "split": "validation", "values": {"loss": 0.5}}]}',
+    ],
+)  # fmt: skip
+def test_a_damaged_history_is_none(tmp_path, caplog, text):
+    cell = "fedcba9876543210"
+    history_path(tmp_path, cell).write_text(text.replace("CELL", cell), encoding="latin-1")
+    assert read_history(tmp_path, cell) == []
+    assert f"damaged history: {history_path(tmp_path, cell)}" in caplog.text
 
 
 def test_a_swapped_seed_file_is_none_of_the_cell(tmp_path):

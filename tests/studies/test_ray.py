@@ -1,10 +1,12 @@
 """A sweep on a cluster of two nodes, one of which is lost while it works."""
 
 import dataclasses
+import ipaddress
 import os
 import threading
 import time
 
+import psutil
 import pytest
 
 from hf_memory.experiments.results import cell_path, read_rows
@@ -58,3 +60,34 @@ def test_a_lost_node_costs_no_cell_and_no_row(cluster, tmp_path):
     assert {outcome for _, outcome, _ in found} <= {"trained", "finished before"}
     assert all(len(read_rows(cell_path(tmp_path, cell.digest))) == 3 for cell in cells)
     assert not list(tmp_path.glob("*.lock"))
+
+
+def listeners() -> dict[str, set[str]]:
+    """Addresses on which this process and those that it started wait for connections, by their names."""
+    found: dict[str, set[str]] = {}
+    here = psutil.Process()
+    for process in (here, *here.children(recursive=True)):
+        own = {item.laddr.ip for item in process.net_connections("inet") if item.status == psutil.CONN_LISTEN}
+        if own:
+            found.setdefault(process.name(), set()).update(own)
+    return found
+
+
+def is_loopback(address: str) -> bool:
+    parsed = ipaddress.ip_address(address)
+    mapped = getattr(parsed, "ipv4_mapped", None)
+    return (mapped or parsed).is_loopback
+
+
+@pytest.mark.timeout(180)
+def test_a_cluster_that_is_started_here_listens_on_the_loopback_address_alone(monkeypatch, tmp_path):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")]))
+    before = listeners()
+    cell = planned(tiny_recipe(arms={"lstm": {}}))[0]
+    with RayWorkers(1) as pool:
+        pool.run([(cell,)], tmp_path, lambda *ended: None)
+        during = listeners()
+    assert len(read_rows(cell_path(tmp_path, cell.digest))) == 3
+    assert {"gcs_server", "raylet"} <= during.keys() - before.keys()
+    assert [(name, address) for name, found in during.items() for address in found if not is_loopback(address)] == []
