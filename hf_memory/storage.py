@@ -35,6 +35,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 from filelock import BaseFileLock, FileLock, SoftFileLease, Timeout
 
 logger = logging.getLogger(__name__)
@@ -146,20 +147,8 @@ def _remove_left(path: Path) -> None:
     """Remove what processes of this machine that were killed have left beside a file."""
     for other in path.parent.glob(f".{glob.escape(path.name)}.{HOST}-*.tmp"):
         pid = other.name.removesuffix(".tmp").split("-")[-2]
-        with contextlib.suppress(OSError):  # gone already; or still open, which is how Windows says that it is written
-            if os.name == "nt" or not _is_alive(int(pid)):
-                other.unlink()
-
-
-def _is_alive(pid: int) -> bool:
-    """Whether a process runs here; on Windows the question would end it."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+        if not psutil.pid_exists(int(pid)):
+            other.unlink(missing_ok=True)
 
 
 def is_file(path: str | os.PathLike[str]) -> bool:
