@@ -200,5 +200,5 @@ def test_the_root_holds_rooms_and_four_files():
     assert files == {"__init__.py", "extensions.py", "names.py", "storage.py", "py.typed"}
     folders = {path.name for path in (ROOT / "hf_memory").iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert folders == {
-        *("ops", "models", "mixers", "tasks", "data", "experiments", "studies", "reports", "hub", "cli"),
+        *("ops", "models", "mixers", "tasks", "data", "experiments", "studies", "reports", "hub", "cli", "testing"),
     }

@@ -10,6 +10,14 @@ if TYPE_CHECKING:
     from hf_memory.studies.recipes import Recipe
     from hf_memory.studies.replication import Replication
 
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Run finished cells again that other code made.")]
+AcceptOtherCode = Annotated[
+    bool,
+    typer.Option(
+        "--accept-other-code", help="Run a sample of these cells again, and record whether the numbers are equal."
+    ),
+]
+
 
 def sweep(
     recipe: Annotated[Path, typer.Argument(help="Recipe, a YAML file.", exists=True, dir_okay=False)],
@@ -28,15 +36,8 @@ def sweep(
     ] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the cells and run nothing.")] = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed cells again.")] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Run finished cells again that other code made.")
-    ] = False,
-    accept_other_code: Annotated[
-        bool,
-        typer.Option(
-            "--accept-other-code", help="Run a sample of these cells again, and record whether the numbers are equal."
-        ),
-    ] = False,
+    overwrite: Overwrite = False,
+    accept_other_code: AcceptOtherCode = False,
     replicate: Annotated[
         int, typer.Option(min=0, help="Then run what agreed again with this many seeds that nobody has used.")
     ] = 0,

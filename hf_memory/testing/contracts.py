@@ -5,32 +5,31 @@ A contract is a function ``test_...(key, ...)`` of the modules :data:`MIXER_MODU
 """
 
 import contextlib
-import importlib
 import inspect
 import itertools
 import random
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from hf_memory.testing import generation, growth, heads, inputs, laws, lengths, modules, state, weights
+
 Contract = Callable[..., None]
 
-MIXER_MODULES = ("state", "heads", "weights", "modules", "lengths", "inputs", "generation", "growth")
-TASK_MODULES = ("laws",)
+MIXER_MODULES = (state, heads, weights, modules, lengths, inputs, generation, growth)
+TASK_MODULES = (laws,)
 
 
-def contracts(modules: tuple[str, ...]) -> list[Contract]:
-    """The contracts of some modules of this folder, in their order."""
-    found: list[Contract] = []
-    for name in modules:
-        module = importlib.import_module(f"hf_memory.testing.{name}")
-        found += [value for key, value in vars(module).items() if key.startswith("test_") and inspect.isfunction(value)]
-    return found
+def contracts(places: tuple[ModuleType, ...]) -> list[Contract]:
+    """The contracts of some modules, in their order."""
+    members = [member for place in places for member in vars(place).items()]
+    return [value for name, value in members if name.startswith("test_") and inspect.isfunction(value)]
 
 
 def run(contract: Contract, key: str) -> None:

@@ -160,7 +160,7 @@ def definitions(text: str) -> set[str]:
 def numpy_only_faults(files: dict[str, str]) -> list[str]:
     """Tasks, metrics and storage that need more than numpy.
 
-    Storage locks with ``filelock``, and functions of metrics may reach for ``evaluate``.
+    Storage locks with ``filelock`` and asks ``psutil`` for processes, and functions of metrics may reach for ``evaluate``.
     """
     allowed = {*sys.stdlib_module_names, "numpy", "hf_memory"}
     faults = []
@@ -168,7 +168,7 @@ def numpy_only_faults(files: dict[str, str]) -> list[str]:
         if module in ("hf_memory.experiments.metrics", "hf_memory.storage") or module.startswith("hf_memory.tasks"):
             strangers = {target.partition(".")[0] for target in imports(text, set(files))} - allowed
             if module == "hf_memory.storage":
-                strangers -= {"filelock"}
+                strangers -= {"filelock", "psutil"}
             if module == "hf_memory.experiments.metrics":
                 strangers -= {"evaluate", "datasets"} - {target.partition(".")[0] for target in eager_imports(text)}
             faults += [f"{module} imports {name}" for name in sorted(strangers)]
