@@ -160,7 +160,7 @@ def definitions(text: str) -> set[str]:
 def numpy_only_faults(files: dict[str, str]) -> list[str]:
     """Tasks, metrics and storage that need more than numpy.
 
-    Storage locks with ``filelock`` and asks ``psutil`` for processes, and functions of metrics may reach for ``evaluate``.
+    Storage locks with ``filelock`` and asks ``psutil`` for processes; functions of metrics may reach for ``evaluate``.
     """
     allowed = {*sys.stdlib_module_names, "numpy", "hf_memory"}
     faults = []
