@@ -6,10 +6,11 @@ any length, and run it as it is: with its backends, and computed once more for t
 operation itself, since what it writes has to load where this package is not installed.
 """
 
+import contextlib
 import functools
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -119,14 +120,25 @@ def _(call: str, tensors: Sequence[Tensor]) -> list[Tensor]:
     ]
 
 
+@contextlib.contextmanager
+def _recorded() -> Iterator[None]:
+    """Let autograd record inside an operator, which runs below it."""
+    kept = torch._C._dispatch_tls_local_exclude_set()
+    for name, key in torch._C.DispatchKey.__members__.items():
+        if name.startswith(("Autograd", "ADInplace")) and kept.has(key):
+            kept = kept.remove(key)
+    with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), kept), torch.enable_grad():
+        yield
+
+
 @torch.library.custom_op("hf_memory::back", mutates_args=())
 def _back(call: str, tensors: Sequence[Tensor], gradients: Sequence[Tensor], wanted: Sequence[int]) -> list[Tensor]:
     own = [tensor.detach().requires_grad_(index in wanted) for index, tensor in enumerate(tensors)]
-    with torch.enable_grad():
-        results = [result for result in _results(call, own) if isinstance(result, Tensor)]
-    used = [(result, given) for result, given in zip(results, gradients, strict=True) if result.requires_grad]
     inputs = [own[index] for index in wanted]
-    found = torch.autograd.grad([r for r, _ in used], inputs, [g for _, g in used], allow_unused=True)
+    with _recorded():
+        results = [result for result in _results(call, own) if isinstance(result, Tensor)]
+        used = [(result, given) for result, given in zip(results, gradients, strict=True) if result.requires_grad]
+        found = torch.autograd.grad([r for r, _ in used], inputs, [g for _, g in used], allow_unused=True)
     return [torch.zeros_like(own) if grad is None else grad.clone() for own, grad in zip(inputs, found, strict=True)]
 
 
