@@ -195,7 +195,7 @@ class GroupWordProblem(Task):
     def sample(self, rng: np.random.Generator, length: int, num_examples: int) -> tuple[np.ndarray, np.ndarray]:
         """Draw rows of uniform elements and fold them through the multiplication table."""
         self.validate_length(length)
-        order, table = self.num_labels, multiplication_table(self.group)
+        table = multiplication_table(self.group)
         steps = rng.integers(0, self._num_elements, size=(length, num_examples), dtype=np.int32)
         elements = steps
         if self.generators != "all":
