@@ -190,8 +190,8 @@ def _operations(modulus: int, num_operators: int) -> np.ndarray:
 def _bracketed_sizes(length: int, modulus: int, num_operators: int) -> tuple[np.ndarray, np.ndarray]:
     """What is known of expressions of each size up to ``length``.
 
-    Probability (L + 1, m) of the value, and (L + 1, m + 1, m) of it and of the token before the last bracket, which is a
-    digit or, as the last row, another bracket; the latter from size 3 on.
+    Probability (L + 1, m) of the value, and (L + 1, m + 1, m) of it and of the token before the last bracket, which is
+    a digit or, as the last row, another bracket; the latter from size 3 on.
     """
     digit = np.eye(modulus) / modulus
     negative = digit[(-np.arange(modulus)) % modulus]

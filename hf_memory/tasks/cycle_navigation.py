@@ -31,9 +31,9 @@ _THREE_TO_FORTY = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CycleNavigation(AnswerTask):
-    """Where on a cycle does one stand after all steps, of 0, +1 or -1 each? (Delétang et al., 2023)
+    """Where on a cycle does one stand after all steps, of 0, +1 or -1 each?
 
-    The ids 0, 1 and 2 are the steps 0, +1 and -1; one starts at place 0.
+    The ids 0, 1 and 2 are the steps 0, +1 and -1; one starts at place 0 (Delétang et al., 2023).
 
     >>> CycleNavigation(modulus=5).solve(np.array([[1, 1, 0, 1], [2, 0, 2, 1]]))[:, -1].tolist()
     [3, 4]

@@ -27,9 +27,9 @@ _THREE_TO_FORTY = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvenPairs(AnswerTask):
-    """Is the number of changes between neighbouring bits odd? (Delétang et al., 2023)
+    """Is the number of changes between neighbouring bits odd?
 
-    It is odd exactly where the first and the last bit differ, so that one bit, held from the start, solves the task.
+    It is odd exactly where the first and the last bit differ, so that one bit, held from the start, solves the task (Delétang et al., 2023).
 
     >>> task = EvenPairs()
     >>> task.solve(np.array([[0, 1, 1, 0, 1], [1, 1, 0, 0, 1]]))[:, -1].tolist()
