@@ -28,7 +28,7 @@ EDITION = Edition(
         "fuzzy_vocab32": {"length": 128, "test_lengths": (128, 256, 512, 1024)},
         "fuzzy_vocab64": {"length": 128, "test_lengths": (128, 256, 512, 1024)},
         "fuzzy_vocab128": {"length": 128, "test_lengths": (128, 256, 512, 1024)},
-        "plain_vocab16_single": {"length": 128, "test_lengths": (128, 256, 512, 1024)},
+        "plain_vocab16_single": {"length": 129, "test_lengths": (129, 257, 513, 1025)},
         "plain_vocab16_all": {"length": 128, "test_lengths": (128, 256, 512, 1024)},
     },
 )

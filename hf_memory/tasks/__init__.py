@@ -11,6 +11,7 @@ from hf_memory.tasks.base import IGNORE_INDEX, Preset, Segment, Task
 TASKS: dict[str, str] = {
     "associative_recall": "AssociativeRecall",
     "bit_parity": "BitParity",
+    "compositional_mqar": "CompositionalMQAR",
     "context_recall": "ContextRecall",
     "copying": "Copying",
     "cycle_navigation": "CycleNavigation",
@@ -23,7 +24,10 @@ TASKS: dict[str, str] = {
     "memorisation": "Memorisation",
     "modular_arithmetic": "ModularArithmetic",
     "mqar": "MQAR",
+    "multi_stack": "MultiStack",
+    "reverse": "Reverse",
     "selective_copying": "SelectiveCopying",
+    "state_recall": "StateRecall",
     "string_copy": "StringCopy",
     "updating_mqar": "UpdatingMQAR",
 }

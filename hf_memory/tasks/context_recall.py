@@ -21,10 +21,11 @@ _LENGTHS = (128, 256, 512, 1024)
 
 
 def _mad(words: str, **knobs: object) -> Preset:
-    tests = {}
+    # The pad that marks a single query is one more token.
+    lengths, tests = tuple(length + (knobs.get("queries") == "single") for length in _LENGTHS), {}
     if knobs.get("key_length"):
-        tests = {f"test_{length}_long_keys": (Segment(3_000, length, {"exact_keys": True}),) for length in _LENGTHS}
-    return Preset(128, _LENGTHS, knobs, tests, source=_MAD.format(words))
+        tests = {f"test_{length}_long_keys": (Segment(3_000, length, {"exact_keys": True}),) for length in lengths}
+    return Preset(lengths[0], lengths, knobs, tests, source=_MAD.format(words))
 
 
 def _presets() -> dict[str, Preset]:
@@ -145,7 +146,9 @@ class ContextRecall(Task):
         self.validate_length(length)
         if self._tuples:
             keys = Side(0, self.num_keys, self.key_length, self.exact_keys)
-            pairs = draw_pairs(rng, num_examples, length, keys, Side(self.num_keys, self._num_values, self.value_length))
+            pairs = draw_pairs(
+                rng, num_examples, length, keys, Side(self.num_keys, self._num_values, self.value_length)
+            )
             ids, answers = lay_out(pairs, length, self.vocab_size - 1)
         else:
             ids, answers = self._draw_single(rng, length, num_examples)
@@ -269,7 +272,10 @@ def _measured(task: ContextRecall, length: int) -> dict[str, float]:
     distance = notes["distance"][notes["score"]]
     usual = (task.key_length * (2 if task.exact_keys else 1) + task.value_length + 2 - task.exact_keys) // 2
     guess = 1.0 / task._num_values
-    levels = {f"window_{m}": float(np.where(distance <= m * usual + (task.queries == "single"), 1.0, guess).mean()) for m in WINDOWS}
+    levels = {
+        f"window_{m}": float(np.where(distance <= m * usual + (task.queries == "single"), 1.0, guess).mean())
+        for m in WINDOWS
+    }
     names = ("majority_so_far", "last_2_tokens", "last_3_tokens")
     fitted = heuristic_levels(task, length, np.random.default_rng(0), rows, names=names)
     return {**levels, **{name: value for name, (value, _) in fitted.items()}}

@@ -144,7 +144,11 @@ class Induction(Task):
     def chance_level(self, metric: str, length: int) -> float:
         """Any token but the triggers. ``loss`` in nats is known where answers alone are supervised; NaN for others."""
         values = self.vocab_size - self.num_triggers
-        levels = {"recall": 1.0 / values, "token_accuracy": 1.0 / values, "sequence_accuracy": values**-self.answer_length}
+        levels = {
+            "recall": 1.0 / values,
+            "token_accuracy": 1.0 / values,
+            "sequence_accuracy": values**-self.answer_length,
+        }
         if self.loss_region == "answers":
             levels["loss"] = math.log(values)
         return levels.get(metric, math.nan)

@@ -11,7 +11,9 @@ import numpy as np
 from hf_memory.tasks._checks import check_int
 from hf_memory.tasks.base import IGNORE_INDEX, Preset, Segment, Task
 
-_MAD = "Poli et al. (2024), mechanistic architecture design: memorisation, {} ids, rows of 32 tokens, 256 rows to train on"
+_MAD = (
+    "Poli et al. (2024), mechanistic architecture design: memorisation, {} ids, rows of 32 tokens, 256 rows to train on"
+)
 
 
 def _mad(vocab_size: int) -> Preset:

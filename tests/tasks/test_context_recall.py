@@ -69,7 +69,9 @@ def test_rows_are_parsed_and_answered_by_hand(knobs, length):
             assert row[-3] == task.vocab_size - 1
             expected = {length - 1: expected[length - 1]}
         assert {column: token for column, token in enumerate(label) if token >= 0} == expected
-        assert {column: number for column, number in enumerate(distance) if number >= 0} == {c: away[c] for c in expected}
+        assert {column: number for column, number in enumerate(distance) if number >= 0} == {
+            c: away[c] for c in expected
+        }
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,9 @@ def test_levels_and_loss_regions():
     np.testing.assert_array_equal(*scores)
 
 
-@pytest.mark.parametrize(("knobs", "length", "count"), [({}, 6, 10), ({"num_registers": 2}, 8, 64), ({"min_writes": 2}, 6, 4)])
+@pytest.mark.parametrize(
+    ("knobs", "length", "count"), [({}, 6, 10), ({"num_registers": 2}, 8, 64), ({"min_writes": 2}, 6, 4)]
+)
 def test_all_rows_of_a_short_length_are_counted(knobs, length, count):
     task = FlipFlop(**knobs)
     assert len(task.enumerate(length)) == task.num_distinct(length) == count

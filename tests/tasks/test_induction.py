@@ -16,14 +16,17 @@ def test_worked_examples_of_the_docstring_hold():
 
 
 @pytest.mark.parametrize(
-    "knobs", [{}, {"num_triggers": 3}, {"answer_length": 3}, {"num_triggers": 4, "answer_length": 2, "loss_region": "all"}]
+    "knobs",
+    [{}, {"num_triggers": 3}, {"answer_length": 3}, {"num_triggers": 4, "answer_length": 2, "loss_region": "all"}],
 )
 def test_rows_are_read_by_hand(knobs):
     task = Induction(**knobs)
     ids, labels = task.sample(np.random.default_rng(0), 24, 300)
     notes = task.annotate(ids, labels)
     size = task.answer_length
-    for row, label, score, distance in zip(ids.tolist(), labels.tolist(), notes["score"], notes["distance"], strict=True):
+    for row, label, score, distance in zip(
+        ids.tolist(), labels.tolist(), notes["score"], notes["distance"], strict=True
+    ):
         context, asked, answer = row[:24], row[24], row[25:]
         for trigger in range(task.num_triggers):
             assert context.count(trigger) == 1
@@ -69,7 +72,12 @@ def test_rows_of_a_million_tokens_are_drawn_and_solved():
     ids, labels = task.sample(np.random.default_rng(0), 1 << 20, 2)
     assert ids.shape == (2, (1 << 20) + 2)
     np.testing.assert_array_equal(task.solve(ids), labels)
-    assert [segments[0].num_examples for segments in Induction.presets["len256_long"].tests.values()] == [256, 64, 16, 4]
+    assert [segments[0].num_examples for segments in Induction.presets["len256_long"].tests.values()] == [
+        256,
+        64,
+        16,
+        4,
+    ]
 
 
 @pytest.mark.parametrize(("knobs", "length"), [({"vocab_size": 4}, 5), ({"vocab_size": 4, "num_triggers": 2}, 6)])

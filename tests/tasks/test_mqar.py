@@ -340,7 +340,9 @@ def test_where_all_keys_are_bound_again_the_second_half_tells_all():
         assert [segment.length for segment in preset.train] == [64, 128, 256, 256, 256]
 
 
-@pytest.mark.parametrize("knobs", [{}, {"num_updates": 2, "slot_assignment": "shuffled"}, {"filler": "random_published"}])
+@pytest.mark.parametrize(
+    "knobs", [{}, {"num_updates": 2, "slot_assignment": "shuffled"}, {"filler": "random_published"}]
+)
 def test_all_tokens_may_be_supervised_and_the_answers_alone_are_scored(knobs):
     task, whole = MQAR(vocab_size=64, **knobs), MQAR(vocab_size=64, **knobs, loss_region="all")
     ids, labels = task.sample(np.random.default_rng(5), 48, 100)
