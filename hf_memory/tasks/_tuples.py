@@ -132,7 +132,7 @@ def first_in_group(group: np.ndarray) -> np.ndarray:
 
 
 def lay_out(pairs: Pairs, length: int, pad: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ids (n, length) of pairs that end with the row, pads before them, and which of them (n, length) answer a query."""
+    """Ids (n, length) of pairs that end with the row, after pads, and which of them (n, length) answer a query."""
     num_rows = len(pairs.used)
     ids = np.full(num_rows * length, pad, dtype=np.int32)
     answers = np.zeros(num_rows * length, dtype=bool)

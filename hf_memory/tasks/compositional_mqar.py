@@ -141,7 +141,7 @@ class CompositionalMQAR(Task):
         if self.filler == "random":
             size = (n, length - self.context_length)
             ids[:, self.context_length :] = rng.integers(0, self.vocab_size, size=size, dtype=np.int32)
-        ids[:, : self.context_length] = np.stack([*keys, values], axis=2).reshape(n, -1)
+        ids[:, : self.context_length] = np.stack([*keys, values], axis=2).reshape(n, self.context_length)
         ids[row, query_at], ids[row, query_at + 1] = keys
         labels[row, query_at + 2] = values
         return ids, np.where(labels == IGNORE_INDEX, ids, labels) if self._all else labels
@@ -222,7 +222,7 @@ class CompositionalMQAR(Task):
         return mask
 
     def num_distinct(self, length: int) -> int:
-        """Number of distinct rows, exact without filler; with it that of the rows whose filler is zero, a lower bound."""
+        """Number of distinct rows, exact without filler; with it a lower bound, from zero filler."""
         self.validate_length(length)
         k, third = self.num_kv_pairs, self._third
         grids = math.comb(third, self.grid) ** 2 * math.factorial(k)

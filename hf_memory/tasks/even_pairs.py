@@ -29,7 +29,8 @@ _THREE_TO_FORTY = (
 class EvenPairs(AnswerTask):
     """Is the number of changes between neighbouring bits odd?
 
-    It is odd exactly where the first and the last bit differ, so that one bit, held from the start, solves the task (Delétang et al., 2023).
+    It is odd exactly where the first and the last bit differ, so that one bit, held from the start, solves the task
+    (Delétang et al., 2023).
 
     >>> task = EvenPairs()
     >>> task.solve(np.array([[0, 1, 1, 0, 1], [1, 1, 0, 0, 1]]))[:, -1].tolist()

@@ -14,6 +14,7 @@ from hf_memory.tasks.base import IGNORE_INDEX, Preset, Segment, Task
 LOSS_REGIONS = ("reads", "all")
 WINDOWS = (1, 4, 16, 64)
 _IGNORE = 2
+_MAX_ENUMERATED = 1 << 20
 _LIU = "Liu et al. (2023), exposing attention glitches with flip-flop language modeling: {}"
 _SMALL = "the same law at a size that trains on a CPU"
 _REPAIRED = "as {}, with eight writes in each row, repaired by this package: counting the written bits helps less"
@@ -218,6 +219,29 @@ class FlipFlop(Task):
             for count in range(self._extra_writes, most + 1)
         )
         return 2**registers * registers * inside
+
+    def enumerate(self, length: int) -> np.ndarray:
+        """All rows: every choice of instructions and of bits that are not read."""
+        count, registers = self.num_distinct(length), self.num_registers
+        if count > _MAX_ENUMERATED:
+            raise ValueError(f"length {length} has {count} distinct rows; at most {_MAX_ENUMERATED} can be enumerated")
+        write, read = _IGNORE + 1 + np.arange(registers), _IGNORE + 1 + registers + np.arange(registers)
+        reads = read[: registers * (1.0 - self.p_ignore - self._writes > 0)]
+        writes = write if self._writes > 0 or self._extra_writes else write[:0]
+        free = np.repeat(np.append(writes, [_IGNORE] * (self.p_ignore > 0)), 2).astype(np.int32)
+        signs = np.concatenate([free, reads])
+        bits = np.concatenate([np.arange(len(free)) % 2, np.zeros_like(reads)])
+        inner = length // 2 - registers - 1
+        sizes = (*[2] * registers, *[len(signs)] * inner, registers)
+        choice = np.stack(np.unravel_index(np.arange(math.prod(sizes)), sizes), axis=1)
+        ids = np.empty((len(choice), length), dtype=np.int32)
+        ids[:, 0 : 2 * registers : 2], ids[:, 1 : 2 * registers : 2] = write, choice[:, :registers]
+        middle = choice[:, registers:-1]
+        ids[:, 2 * registers : -2 : 2], ids[:, 2 * registers + 1 : -2 : 2] = signs[middle], bits[middle]
+        ids[:, -2], ids[:, -1] = read[choice[:, -1]], 0
+        answers = self.replace(loss_region="reads").solve(ids)
+        ids = np.where(answers != IGNORE_INDEX, answers, ids)
+        return ids[np.isin(ids[:, 0::2], write).sum(axis=1) >= registers + self._extra_writes]
 
 
 def _last_write(write: np.ndarray, register: np.ndarray, registers: int) -> np.ndarray:

@@ -49,8 +49,8 @@ class ModularArithmetic(AnswerTask):
     Without brackets digits and operators take turns, products bind before sums, and ``length`` is the number of
     digits. All are independent and uniform. With brackets ``length`` is the number of tokens: one is a digit, two a
     digit with a minus, three and four the same in brackets, and more are ``( left operator right )``, the size of the
-    left expression uniform among those that leave one token at least to the right (Delétang et al., 2023; Grazzi et al.,
-    2025).
+    left expression uniform among those that leave one token at least to the right (Delétang et al., 2023; Grazzi et
+    al., 2025).
 
     >>> def value(text, **knobs):
     ...     task = ModularArithmetic(separator=True, **knobs)

@@ -128,7 +128,7 @@ class MultiStack(Task):
         ids[:, :, 0], ids[:, :, 1], ids[:, :, 2] = np.where(pushes, _PUSH, _POP).T, stack.T + 2, symbol.T
         labels = np.full((n, length, _OPERATION), IGNORE_INDEX, dtype=np.int32)
         labels[:, :, 2] = np.where(pushes, IGNORE_INDEX, symbol).T
-        return ids.reshape(n, -1), labels.reshape(n, -1)
+        return ids.reshape(n, self.row_length(length)), labels.reshape(n, self.row_length(length))
 
     def solve(self, input_ids: np.ndarray) -> np.ndarray:
         """Match each pop with the last push on its stack at the same height; the symbols of pops are not read."""
@@ -139,7 +139,7 @@ class MultiStack(Task):
         return labels
 
     def _match(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """For each operation (n, k) the push that a pop undoes, else -1; and the operation on its stack before, else -1."""
+        """For each operation (n, k) the push that a pop undoes, and the one on its stack before; -1 for none."""
         stack, pops = ids[:, 1::_OPERATION], ids[:, : ids.shape[1] - 2 : _OPERATION] == _POP
         n, count = stack.shape
         # By stacks, and in order within each: heights are then running sums less those at the stack's beginning.

@@ -19,7 +19,7 @@ _CHOMSKY = (
     "Delétang et al. (2023), Chomsky hierarchy: reverse string, 1 to 40 bits, outputs read at empty tokens and not fed "
     "back; lengths 41 to 500, whose mean is their score, are one split"
 )
-_KIMI = "Kimi Team (2025), Kimi Linear: palindromes of rows of 256 to 2048 tokens; the number of letters is not stated there"
+_KIMI = "Kimi Team (2025), Kimi Linear: palindromes, rows of 256 to 2048 tokens; the letters are not stated there"
 _SMALL = "the same law at a size that trains on a CPU"
 
 

@@ -46,8 +46,8 @@ class SelectiveCopying(RecallTask):
     [[0, 0, 0, 0, 0, 0, 0, 7, 2, 2]]
 
     The layout with one marker is that of the denoising task of Jing et al. (2019), gated orthogonal recurrent units,
-    whose positions were drawn with replacement; a marker for each symbol is the layout of Gu and Dao (2023). The row has
-    T + 2S columns in both layouts. The knobs are those of :class:`~hf_memory.tasks._recall.RecallTask` and one more.
+    whose positions were drawn with replacement; a marker for each symbol is the layout of Gu and Dao (2023). The row
+    has T + 2S columns in both layouts. Its knobs are those of :class:`~hf_memory.tasks._recall.RecallTask` and another.
 
     Expected to be solved by mixers that can let the input choose what they hold, Mamba and gated recurrences, and by
     attention; mixers whose steps are the same for all inputs (S4D, Hyena) fail on blanks that they cannot foresee.

@@ -15,7 +15,7 @@ GOLDEN = {
     "associative_recall": ("1.0.0", "7ead0bef220a3176"),
     "bit_parity": ("1.0.0", "d3190566969bb8a5"),
     "compositional_mqar": ("1.0.0", "a9d7c9e1ec58e940"),
-    "context_recall": ("1.0.0", "cab769e9d2cd1aec"),
+    "context_recall": ("1.0.0", "61ca9b84790d2b3e"),
     "copying": ("1.0.0", "d7bdaa3a683999f7"),
     "cycle_navigation": ("1.0.0", "d6a15d1d6c422c36"),
     "dyck": ("1.0.0", "0a74515e1faa664f"),

@@ -93,11 +93,22 @@ def test_levels_and_loss_regions():
 
 
 @pytest.mark.parametrize(
-    ("knobs", "length", "count"), [({}, 6, 10), ({"num_registers": 2}, 8, 64), ({"min_writes": 2}, 6, 4)]
+    ("knobs", "length", "count"),
+    [
+        ({}, 6, 10),
+        ({}, 12, 1_250),
+        ({"num_registers": 2}, 8, 64),
+        ({"min_writes": 2}, 8, 2 * (2 * 2 * 3 + 2 * 2)),
+        ({"p_write": 0.0}, 6, 2 * 3),
+        ({"p_ignore": 0.0, "p_write": 1.0, "loss_region": "all"}, 8, 8),
+    ],
 )
 def test_all_rows_of_a_short_length_are_counted(knobs, length, count):
     task = FlipFlop(**knobs)
-    assert len(task.enumerate(length)) == task.num_distinct(length) == count
+    rows = task.enumerate(length)
+    assert len(np.unique(rows, axis=0)) == len(rows) == task.num_distinct(length) == count
+    drawn, _ = task.sample(np.random.default_rng(0), length, 2_000)
+    assert set(map(bytes, drawn)) <= set(map(bytes, rows))
 
 
 @pytest.mark.parametrize(
