@@ -17,8 +17,8 @@ EDITION = Edition(
     configs={
         "kv4_len64": {"length": 64, "test_lengths": (64, 128, 256)},
         "kv9_len64": {"length": 64, "test_lengths": (64, 128, 256)},
-        "zoology_mixture": {"num_train": "180_000", "test_lengths": (64,)},
-        "zoology_mixture_shuffled": {"num_train": "180_000", "test_lengths": (64,)},
+        "zoology_mixture": {"num_train": 180_000, "test_lengths": (64,)},
+        "zoology_mixture_shuffled": {"num_train": 180_000, "test_lengths": (64,)},
     },
 )
 

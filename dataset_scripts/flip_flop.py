@@ -17,7 +17,7 @@ EDITION = Edition(
     configs={
         "ignore80_len512": {"length": 512, "test_lengths": (512,)},
         "ignore80_len512_all": {"length": 512, "test_lengths": (512,)},
-        "mixed_len512": {"num_train": "100_000", "test_lengths": (512,)},
+        "mixed_len512": {"num_train": 100_000, "test_lengths": (512,)},
         "ignore80_len64": {"length": 64, "test_lengths": (64, 128, 256)},
         "ignore98_len512_8_writes": {"length": 512, "test_lengths": (512, 1024)},
     },

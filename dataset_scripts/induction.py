@@ -14,10 +14,10 @@ EDITION = Edition(
     shared={"num_train": 100_000, "num_validation": 3_000, "num_test": 3_000, "seed": 0},
     configs={
         "len256": {"length": 256, "test_lengths": (64, 128, 256, 512, 1024, 2048, 4096)},
-        "len256_long": {"length": 256, "test_lengths": (256,)},
         "len256_all": {"length": 256, "test_lengths": (64, 256, 1024, 4096)},
         "len64": {"length": 64, "test_lengths": (64, 128, 256, 1024)},
         "len64_8_triggers": {"length": 64, "test_lengths": (64, 128, 256, 1024)},
+        "len256_long": {"length": 256, "test_lengths": (256,)},
     },
 )
 

@@ -15,12 +15,12 @@ EDITION = Edition(
     version="1.0.0",
     shared={"num_train": 100_000, "num_validation": 3_000, "num_test": 3_000, "seed": 0},
     configs={
-        "vocab256_len32": {"num_train": "256", "test_lengths": (32,)},
-        "vocab512_len32": {"num_train": "256", "test_lengths": (32,)},
-        "vocab1024_len32": {"num_train": "256", "test_lengths": (32,)},
-        "vocab2048_len32": {"num_train": "256", "test_lengths": (32,)},
-        "vocab4096_len32": {"num_train": "256", "test_lengths": (32,)},
-        "vocab8192_len32": {"num_train": "256", "test_lengths": (32,)},
+        "vocab256_len32": {"num_train": 256, "test_lengths": (32,)},
+        "vocab512_len32": {"num_train": 256, "test_lengths": (32,)},
+        "vocab1024_len32": {"num_train": 256, "test_lengths": (32,)},
+        "vocab2048_len32": {"num_train": 256, "test_lengths": (32,)},
+        "vocab4096_len32": {"num_train": 256, "test_lengths": (32,)},
+        "vocab8192_len32": {"num_train": 256, "test_lengths": (32,)},
     },
 )
 

@@ -18,7 +18,7 @@ EDITION = Edition(
         "plain_1_19": {"length": (1, 19), "test_lengths": (19, 31, 63, 127)},
         "plain_1_79": {"length": (1, 79), "test_lengths": (79, 127)},
         "plain_1_20": {"length": (1, 20), "test_lengths": (20, 50, 125, 250)},
-        "brackets_2_37": {"num_train": "100_000", "test_lengths": (37, 61, 125, 253)},
+        "brackets_2_37": {"num_train": 100_000, "test_lengths": (37, 61, 125, 253)},
         "brackets_2_157": {"length": (2, 157), "test_lengths": (157, 253)},
         "brackets_1_40": {"length": (1, 40), "test_lengths": (40, 100, 250, 500)},
     },

@@ -51,17 +51,17 @@ class Induction(Task):
     headline_metric: ClassVar[str] = "recall"
     presets: ClassVar[Mapping[str, Preset]] = {
         "len256": Preset(256, (64, 128, 256, 512, 1024, 2048, 4096), source=_MAMBA),
+        "len256_all": Preset(256, (64, 256, 1024, 4096), {"loss_region": "all"}, source=_MAMBA),
+        "len64": Preset(64, (64, 128, 256, 1024), source=_SMALL),
+        "len64_8_triggers": Preset(
+            64, (64, 128, 256, 1024), {"vocab_size": 64, "num_triggers": 8}, source=f"several triggers: {_SMALL}"
+        ),
         "len256_long": Preset(
             256,
             (256,),
             # Fewer rows the longer they are: a row of 2^20 tokens takes eight megabytes.
             tests={f"test_{2**power}": (Segment(2 ** (26 - power) // 16, 2**power),) for power in (14, 17, 20)},
             source=_MAMBA,
-        ),
-        "len256_all": Preset(256, (64, 256, 1024, 4096), {"loss_region": "all"}, source=_MAMBA),
-        "len64": Preset(64, (64, 128, 256, 1024), source=_SMALL),
-        "len64_8_triggers": Preset(
-            64, (64, 128, 256, 1024), {"vocab_size": 64, "num_triggers": 8}, source=f"several triggers: {_SMALL}"
         ),
     }
 

@@ -140,8 +140,9 @@ class MultiStack(Task):
 
     def _match(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """For each operation (n, k) the push that a pop undoes, and the one on its stack before; -1 for none."""
-        stack, pops = ids[:, 1::_OPERATION], ids[:, : ids.shape[1] - 2 : _OPERATION] == _POP
-        n, count = stack.shape
+        n, count = len(ids), ids.shape[1] // _OPERATION
+        operations = ids[:, : _OPERATION * count].reshape(n, count, _OPERATION)
+        stack, pops = operations[:, :, 1], operations[:, :, 0] == _POP
         # By stacks, and in order within each: heights are then running sums less those at the stack's beginning.
         order = np.argsort(stack, axis=1, kind="stable")
         ordered, is_pop = np.take_along_axis(stack, order, axis=1), np.take_along_axis(pops, order, axis=1)
@@ -173,7 +174,7 @@ class MultiStack(Task):
         # Pads stand at the end, and are no operations.
         known = np.where(np.logical_or.accumulate(score[:, ::-1], axis=1)[:, ::-1], input_ids, 0)
         place, before = self._match(known)
-        pops = known[:, : known.shape[1] - 2 : _OPERATION] == _POP
+        pops = known[:, : _OPERATION * place.shape[1] : _OPERATION] == _POP
         distance, after = np.full(labels.shape, -1, dtype=np.int32), np.zeros(labels.shape, dtype=bool)
         distance[:, 2::_OPERATION] = np.where(place >= 0, np.arange(place.shape[1]) - place, -1)
         after[:, 2::_OPERATION] = (before >= 0) & np.take_along_axis(pops, np.maximum(before, 0), axis=1)
