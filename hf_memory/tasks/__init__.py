@@ -27,6 +27,7 @@ TASKS: dict[str, str] = {
     "multi_stack": "MultiStack",
     "reverse": "Reverse",
     "selective_copying": "SelectiveCopying",
+    "state_naming": "StateNaming",
     "state_recall": "StateRecall",
     "string_copy": "StringCopy",
     "updating_mqar": "UpdatingMQAR",

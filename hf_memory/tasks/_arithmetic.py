@@ -38,7 +38,8 @@ def bracketed(
     All parts of one depth are split at once, and their values put together from the deepest on.
     """
     ids = np.empty(num_examples * length, dtype=np.int16)
-    start, size = np.arange(num_examples) * length, np.full(num_examples, length)
+    start: np.ndarray = np.arange(num_examples) * length
+    size: np.ndarray = np.full(num_examples, length)
     opening, closing = modulus + num_operators, modulus + num_operators + 1
     levels = []
     while len(start):
@@ -60,7 +61,7 @@ def bracketed(
         levels.append((values, is_sum, operator))
         start = np.concatenate([start + 1, start + 2 + left])
         size = np.concatenate([left, size - 3 - left])
-    below = np.zeros(0, dtype=np.int16)
+    below: np.ndarray = np.zeros(0, dtype=np.int16)
     for values, is_sum, operator in reversed(levels):
         left, right = below[: len(operator)], below[len(operator) :]
         values[is_sum] = _apply(operator, left, right) % modulus
@@ -123,14 +124,14 @@ def _plain_states(length: int, modulus: int, num_operators: int) -> np.ndarray:
         return states
     before = _plain_states(length - 1, modulus, num_operators)
     states = np.zeros_like(before)
-    total, factor = np.indices(before.shape)
-    share = before / (modulus * num_operators)
-    for digit in range(modulus):
-        value = (total + factor * digit) % modulus
-        np.add.at(states, (value, 1 % modulus), share)
-        np.add.at(states, (value, modulus - 1), share)
-        if num_operators > _MINUS + 1:
-            np.add.at(states, (total, factor * digit % modulus), share)
+    places = np.indices((*before.shape, modulus))
+    total, factor, digit = places[0], places[1], places[2]
+    share = np.broadcast_to(before[:, :, None] / (modulus * num_operators), total.shape)
+    value = (total + factor * digit) % modulus
+    np.add.at(states, (value, np.full_like(value, 1 % modulus)), share)
+    np.add.at(states, (value, np.full_like(value, modulus - 1)), share)
+    if num_operators > _MINUS + 1:
+        np.add.at(states, (total, factor * digit % modulus), share)
     return states
 
 

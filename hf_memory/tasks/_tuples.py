@@ -107,7 +107,8 @@ def _draw(rng: np.random.Generator, num_rows: int, count: int, keys: Side, value
 
 def _settle(drawn: list[np.ndarray]) -> Pairs:
     """Pairs in which a key that comes again has the value that it had first."""
-    pairs = Pairs(*drawn, np.ones(drawn[1].shape, dtype=bool))
+    keys, key_sizes, values, value_sizes = drawn
+    pairs = Pairs(keys, key_sizes, values, value_sizes, np.ones(key_sizes.shape, dtype=bool))
     first = pairs.take(first_in_group(pairs.codes()), pairs.used)
     return dataclasses.replace(pairs, values=first.values, value_sizes=first.value_sizes)
 

@@ -166,13 +166,14 @@ class BitParity(Task):
 
     def solve(self, input_ids: np.ndarray) -> np.ndarray:
         """Walk a counter that wraps at the modulus over the bits of each row."""
-        labels = np.empty(input_ids.shape, dtype=np.int32)
+        bits = input_ids.shape[1] - self.separator
+        labels = np.empty((len(input_ids), bits), dtype=np.int32)
         state = np.zeros(len(input_ids), dtype=np.int32)
-        for position in range(input_ids.shape[1]):
+        for position in range(bits):
             state = np.where(input_ids[:, position] == 1, state + 1, state)
             state[state == self.modulus] = 0
             labels[:, position] = state
-        return self._supervised(labels[:, : labels.shape[1] - self.separator])
+        return self._supervised(labels)
 
     def _supervised(self, labels: np.ndarray) -> np.ndarray:
         """Labels (n, L), ignored where a position is not supervised, of remainders after each bit."""

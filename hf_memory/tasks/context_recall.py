@@ -193,7 +193,8 @@ class ContextRecall(Task):
 
     def _look_up(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Answers (n, L), and for each of them the distance to where it stood last; both ignored elsewhere."""
-        row, column = np.indices(ids.shape)
+        places = np.indices(ids.shape)
+        row, column = places[0], places[1]
         is_key, is_value = ids < self.num_keys, (ids >= self.num_keys) & (ids < self.num_keys + self._num_values)
         begins = {"key": is_key.copy(), "value": is_value.copy()}
         begins["key"][:, 1:] &= ~is_key[:, :-1]

@@ -74,10 +74,10 @@ def _generator_presets() -> dict[str, Preset]:
         tests = (32, 64, 128, 256)
         presets[name] = Preset(32, tests, {"group": "S5", **knobs}, source=_NEGATIVE.format(words))
     for extra in EXTRA_TOKENS:
-        knobs = {"group": "S5", "tokens_per_element": 4, "extra_tokens": extra}
+        law = {"group": "S5", "tokens_per_element": 4, "extra_tokens": extra}
         words = f"with four tokens to an element, three of them {extra}"
         presets[f"s5_4_tokens_{extra}_k16"] = Preset(
-            16, (16, 32, 64), knobs, source=_NEGATIVE.format(words).replace("at 32", "at 64 tokens")
+            16, (16, 32, 64), law, source=_NEGATIVE.format(words).replace("at 32", "at 64 tokens")
         )
     for group, count in (("A5", 2), ("A5", 6), ("A5", 8), ("A5", 12), ("S5", 4), ("S5", 8), ("S5", 32)):
         presets[f"{group.lower()}_{count}_generators_k40"] = Preset(
@@ -318,8 +318,7 @@ def _walk(task: GroupWordProblem, length: int) -> tuple[np.ndarray, np.ndarray]:
         best[1:], entropy[1:] = 1 / task.num_labels, math.log(task.num_labels)
         return best, entropy
     table = multiplication_table(task.group)[:, _elements(task)]
-    chance = np.zeros(task.num_labels)
-    chance[0] = 1.0
+    chance: np.ndarray = (np.arange(task.num_labels) == 0).astype(np.float64)
     for t in range(1, length):
         spread = np.broadcast_to(chance[:, None] / table.shape[1], table.shape)
         chance = np.bincount(table.ravel(), spread.ravel(), minlength=task.num_labels)

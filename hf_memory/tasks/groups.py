@@ -238,7 +238,7 @@ def generated_order(name: str, ids: Sequence[int]) -> int:
     """Number of elements that some elements generate."""
     table, found = multiplication_table(name), np.zeros(1, dtype=np.int32)
     while True:
-        grown = np.union1d(found, table[np.ix_(found, list(ids))])
+        grown = np.union1d(found, table[found][:, np.array(ids, dtype=np.intp)])
         if len(grown) == len(found):
             return len(found)
         found = grown

@@ -30,6 +30,7 @@ GOLDEN = {
     "multi_stack": ("1.0.0", "3b42f429110d62d8"),
     "reverse": ("1.0.0", "afd0965232415b8c"),
     "selective_copying": ("1.0.0", "2b02bbff805a19ef"),
+    "state_naming": ("1.0.0", "d9781de0870400dc"),
     "state_recall": ("1.0.0", "5a1ec2214bd74b80"),
     "string_copy": ("1.0.0", "b55cba9748b7da8d"),
     "updating_mqar": ("1.0.0", "a9d60f52ac3d237c"),
