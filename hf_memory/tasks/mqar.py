@@ -24,7 +24,7 @@ _FORGETTING = (
     "of its sizes"
 )
 _FORGETTING_ALL = _FORGETTING.format("four") + "; of four pairs all are, so that the second half tells all"
-_FORGETTING_HALF = _FORGETTING.format("half") + "; half of the keys is this package's repair"
+_FORGETTING_HALF = _FORGETTING.format("half") + "; half of the keys, and shuffled slots, repaired by this package"
 _SMALL = "small widths and small budgets: many pairs for the width, or few tokens"
 
 
@@ -65,7 +65,11 @@ def _forgetting(half: bool) -> Preset:
     return Preset(
         length=64,
         test_lengths=(64,),
-        knobs={"filler": "random_published", **sizes[4]},
+        knobs={
+            "filler": "random_published",
+            "slot_assignment": "shuffled" if half else "published",
+            **sizes[4],
+        },
         tests={f"test_{length}_kv{pairs}": (Segment(1_000, length, sizes[pairs]),) for length, pairs in test},
         train=tuple(Segment(count, length, sizes[pairs]) for count, length, pairs in train),
         source=_FORGETTING_HALF if half else _FORGETTING_ALL,

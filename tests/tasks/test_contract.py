@@ -57,7 +57,7 @@ JOINED = {
     ("group_word_problem", "s5_moves_3_k32"): "935e8d8151c46bf2",
     ("group_word_problem", "s5_swaps_k32"): "05dc5d1b53605918",
     ("mqar", "forgetting"): "ddbe7340498d3dad",
-    ("mqar", "forgetting_half"): "d1b2163d57f36877",
+    ("mqar", "forgetting_half"): "373b89c0fef3a97a",
     ("mqar", "kv16_len256_shuffled"): "4723796d061f9cb2",
     ("mqar", "kv4_len64_all"): "85f4d36f32e43885",
     ("mqar", "kv4_len64_shuffled"): "e03127ff01aa55bb",
