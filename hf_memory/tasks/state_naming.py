@@ -204,14 +204,16 @@ class StateNaming(Task):
         return {"last_symbol": _levels(self, length)[0], **_levels(self, length)[1]}
 
     def num_distinct(self, length: int) -> int:
-        """Number of distinct rows: exact to six symbols without anything between, else a lower bound."""
+        """Number of distinct rows: exact up to 2^50 without anything between, else a lower bound."""
         self.validate_length(length)
         automaton = self.automaton
-        count = min(-(-length // (1 + self.max_gap)), _EXACT_COUNTS)
+        row, column = np.nonzero(automaton.following >= 0)
         paths = (np.arange(len(automaton.following)) == END).astype(np.int64)
-        for _ in range(count):
-            row, column = np.nonzero(automaton.following >= 0)
-            paths = np.bincount(automaton.following[row, column], paths[row], minlength=len(paths)).astype(np.int64)
+        for _ in range(-(-length // (1 + self.max_gap))):
+            if paths.sum() > 1 << 50:
+                break
+            reached = automaton.following[row, column]
+            paths = np.bincount(reached, paths[row], minlength=len(paths)).astype(np.int64)
         return int(paths.sum())
 
 

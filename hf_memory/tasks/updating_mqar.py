@@ -396,7 +396,7 @@ def _updated_keys(task: UpdatingMQAR, length: int) -> np.ndarray:
 
 def _updated_keys_of_rows(task: UpdatingMQAR, length: int) -> np.ndarray:
     """Shares (k + 1,) of the queries of 4,000 fixed rows before which m of the keys were updated."""
-    task = task.replace(loss_region="answers")
+    task = dataclasses.replace(task, loss_region="answers")
     ids, labels = task.sample(np.random.default_rng(0), length, 4_000)
     updates = task.candidates(ids, labels)[:, task.context_length + 1 :: 2]
     keys = ids[:, task.context_length :: 2]

@@ -84,7 +84,7 @@ GOLDEN = {
     "multi_stack": ("1.0.0", "a2159493501234e5"),
     "reverse": ("1.0.0", "d063701bf9e9c8f7"),
     "selective_copying": ("1.0.0", "e29c69d7f5c51bb5"),
-    "state_naming": ("1.0.0", "0924d67140825a73"),
+    "state_naming": ("1.0.0", "3e8687f86423a09e"),
     "state_recall": ("1.0.0", "46171d5e36f06a12"),
     "string_copy": ("1.0.0", "ae70c51c065781bc"),
     "updating_mqar": ("1.0.0", "346dcbae0cab1636"),
