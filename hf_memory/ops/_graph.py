@@ -101,8 +101,12 @@ def _form_of_results(call: str, tensors: Sequence[Tensor]) -> tuple[list[bool], 
 @torch.library.custom_op("hf_memory::run", mutates_args=())
 def _run(call: str, tensors: Sequence[Tensor]) -> list[Tensor]:
     with torch.no_grad():
-        # A result of an operator is a tensor of its own, where an operation may hand on a state as it is.
-        return [result.clone() for result in _results(call, tensors) if isinstance(result, Tensor)]
+        return [_own(result) for result in _results(call, tensors) if isinstance(result, Tensor)]
+
+
+def _own(result: Tensor) -> Tensor:
+    """A result as a tensor of its own, laid out as was announced; an operation may hand on a state as it is."""
+    return result.clone(memory_format=torch.contiguous_format)
 
 
 @_run.register_fake
@@ -139,12 +143,12 @@ def _back(call: str, tensors: Sequence[Tensor], gradients: Sequence[Tensor], wan
         results = [result for result in _results(call, own) if isinstance(result, Tensor)]
         used = [(result, given) for result, given in zip(results, gradients, strict=True) if result.requires_grad]
         found = torch.autograd.grad([r for r, _ in used], inputs, [g for _, g in used], allow_unused=True)
-    return [torch.zeros_like(own) if grad is None else grad.clone() for own, grad in zip(inputs, found, strict=True)]
+    return [i.new_zeros(i.shape) if grad is None else _own(grad) for i, grad in zip(inputs, found, strict=True)]
 
 
 @_back.register_fake
 def _(call: str, tensors: Sequence[Tensor], gradients: Sequence[Tensor], wanted: Sequence[int]) -> list[Tensor]:
-    return [torch.empty_like(tensors[index]) for index in wanted]
+    return [tensors[index].new_empty(tensors[index].shape) for index in wanted]
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
