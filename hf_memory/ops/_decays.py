@@ -8,7 +8,7 @@ Differences of cumulative sums lose digits where a strong decay stands in the ch
 exp(-L_j) overflow. So a chunk is halved: for i in the second half and j in the first, the sum is what lies between j
 and the middle and what lies between the middle and i, both at most zero, and the scores between the halves are one
 product of rows times exp(...) with columns times exp(...). Each half is halved again. The sums are built on the way
-back by adding, so that each is as exact as its own size lets it be; a log decay of -88 costs no digit of its neighbours.
+back by adding, so that each is as exact as its own size lets it be; a log decay of -88 costs its neighbours no digit.
 One number for all keys needs no halving: its sums are taken in float64.
 
 Linear-time forms of the literature (Yang et al., 2024, "Gated linear attention transformers", section 4) stop at blocks

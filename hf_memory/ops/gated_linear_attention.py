@@ -1,10 +1,10 @@
-r"""Gated linear attention: a matrix state that adds up keys and values, and forgets by a decay that depends on the input.
+r"""Gated linear attention: a matrix state that adds up keys and values, and forgets by decays that the input may set.
 
     S_t = diag(a_t) S_{t-1} + k_t v_t^T,    o_t = S_t^T q_t
     or, read before the step,               o_t = (S_{t-1} + diag(u) k_t v_t^T)^T q_t
 
-    q_t, k_t  query, key  (B, T, H, K)      a_t  decay  (B, T, H) or (B, T, H, K), given as its logarithm; 1 by default
-    v_t       value       (B, T, H, V)      u    bonus  (H, K), of the current step where it is read before; 0 by default
+    q_t, k_t  query, key  (B, T, H, K)    a_t  decay  (B, T, H) or (B, T, H, K), given as its logarithm; 1 by default
+    v_t       value       (B, T, H, V)    u    bonus  (H, K), of the current step where it is read before; 0 by default
     S_t       state       (B, H, K, V)
 
 Sources: Katharopoulos et al. (2020), "Transformers are RNNs", equations 16-20, without decay; Dao and Gu (2024),
@@ -12,7 +12,8 @@ Sources: Katharopoulos et al. (2020), "Transformers are RNNs", equations 16-20, 
 transformers", equation 3, with one for each key; Peng et al. (2024), "Eagle and Finch", equation 19, read before the
 step. Inside a chunk of c steps, with the state S before it and the sums L of log decays,
 
-    O = (Q * e^L) S + M V,    M_ij = sum_k q_ik k_jk e^{L_ik - L_jk} for j <= i,    S' = e^{L_c} S + (K * e^{L_c - L})^T V,
+    O = (Q * e^L) S + M V,              M_ij = sum_k q_ik k_jk e^{L_ik - L_jk} for j <= i, else 0,
+    S' = e^{L_c} S + (K * e^{L_c - L})^T V,
 
 where no exponent is above zero and each keeps its digits (``_decays.py``).
 

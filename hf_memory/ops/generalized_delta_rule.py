@@ -19,9 +19,10 @@ for j <= i (``_decays.py``), what the probes find are the rows of R:
 
 a triangular system solved for the part of S and the rest at once, before S is known (Yang et al., 2024, "Parallelizing
 linear transformers with the delta rule over sequence length", section 3), so that only T / c steps remain sequential.
-Where e = k the products with k are those with e, and V - R is solved for. The system is solved by substitution and never inverted by a series: with keys that repeat, as in recall tasks, a series
-loses all digits. Where keys repeat and a step reflects, the solution is large beside the state, and float32 keeps about
-5 digits at c = 16 and 4 at c = 64, against 6 in the loop.
+Where e = k the products with k are those with e, and V - R is solved for. The system is solved by substitution and
+never inverted by a series: with keys that repeat, as in recall tasks, a series loses all digits. Where keys repeat and
+a step reflects, the solution is large beside the state, and float32 keeps about 5 digits at c = 16 and 4 at c = 64,
+against 6 in the loop.
 
 Decays of any sign are sizes and signs, as in ``gated_linear_attention.py``.
 """
@@ -135,7 +136,7 @@ def generalized_delta_rule_chunked(
         chunk_size: Steps per chunk c, no more than n T are used; with a decay the next power of two. None chooses by
             device and K.
     """
-    batch, steps, heads, _ = key.shape
+    batch, steps = key.shape[:2]
     tokens = query.shape[1]
     key, new, erase, probe, query, log_decay, sign, state = _prepare(
         query, key, value, erase, probe, log_decay, sign, initial_state, lengths

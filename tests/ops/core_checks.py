@@ -21,11 +21,15 @@ def assert_same(fast, slow, tensors, lengths=None, tolerance=1e-11, **options):
         results.append((output, final, *grads))
     names = ("output", "state", *(f"gradient of {name}" for name in tensors))
     for name, left, right in zip(names, *results, strict=True):
-        torch.testing.assert_close(left, right, rtol=tolerance, atol=tolerance, msg=lambda text, n=name: f"{n}: {text}")
+
+        def told(text, name=name):
+            return f"{name}: {text}"
+
+        torch.testing.assert_close(left, right, rtol=tolerance, atol=tolerance, msg=told)
 
 
 def assert_stacks(function, tensors):
-    """``vmap`` of the gradients over replicas equals each replica alone; tensors by name, all of one replica's shape."""
+    """``vmap`` of the gradients over replicas equals each replica alone; tensors by name."""
     stacked = [torch.stack((tensor.detach(), tensor.detach().flip(0))) for tensor in tensors.values()]
     numbers = tuple(range(len(stacked)))
 
