@@ -15,6 +15,7 @@ MIXERS: dict[str, str] = {
     "lru": "LRU",
     "linear_transformer": "LinearTransformer",
     "delta_net": "DeltaNet",
+    "gated_delta_net": "GatedDeltaNet",
     "attention": "Attention",
     "based": "Based",
     "h3": "H3",

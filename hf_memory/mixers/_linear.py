@@ -30,19 +30,30 @@ class LinearMixer(Mixer):
         layer_idx: Index of the block.
         key_size: Numbers of all queries, and of all keys, of a token: H times those of a head.
         memory_shape: The shape of the memory of one sequence: heads, features of a key, numbers of a value.
+        value_size: Numbers of all values of a token; the width of the model if None.
+        steps: Keys and values of a token for each query.
     """
 
     nan_reaches_back = True
 
-    def __init__(self, config: MemoryConfig, layer_idx: int, key_size: int, memory_shape: tuple[int, int, int]):
+    def __init__(
+        self,
+        config: MemoryConfig,
+        layer_idx: int,
+        key_size: int,
+        memory_shape: tuple[int, int, int],
+        value_size: int | None = None,
+        steps: int = 1,
+    ):
         super().__init__(config, layer_idx)
         width, kernel = config.hidden_size, config.conv_kernel
+        value_size = value_size or width
         self.memory_shape = memory_shape
-        self.sizes = (key_size, key_size, width)
+        self.sizes = (key_size, steps * key_size, steps * value_size)
         self.qkv_proj = nn.Linear(width, sum(self.sizes), bias=False)
         self.conv = ShortConvolution(sum(self.sizes), kernel, activation="silu", bias=False) if kernel else None
-        self.gate_proj = nn.Linear(width, width, bias=False) if config.gate else None
-        self.out_proj = mark_residual_output(nn.Linear(width, width, bias=False))
+        self.gate_proj = nn.Linear(width, value_size, bias=False) if config.gate else None
+        self.out_proj = mark_residual_output(nn.Linear(value_size, width, bias=False))
 
     def initial_state(self, batch_size: int) -> State:
         """An empty memory, and no inputs of the convolution."""
@@ -53,11 +64,17 @@ class LinearMixer(Mixer):
         self, hidden_states: Tensor, state: State | None, lengths: Tensor | None, return_state: bool
     ) -> tuple[list[Tensor], State | None]:
         """Queries, keys and values, each (B, T, H, features), and the state of the convolution."""
+        parts, conv = self.project_flat(hidden_states, state, lengths, return_state)
+        return [part.unflatten(-1, (self.config.num_heads, -1)) for part in parts], conv
+
+    def project_flat(
+        self, hidden_states: Tensor, state: State | None, lengths: Tensor | None, return_state: bool
+    ) -> tuple[tuple[Tensor, ...], State | None]:
+        """Queries, keys and values, each (B, T, features of all heads), and the state of the convolution."""
         projected, conv = self.qkv_proj(hidden_states), None
         if self.conv is not None:
             projected, conv = self.conv(projected, split_state(state, "conv"), lengths, None, return_state)
-        heads = (self.config.num_heads, -1)
-        return [part.unflatten(-1, heads) for part in projected.split(self.sizes, dim=-1)], conv
+        return projected.split(self.sizes, dim=-1), conv
 
     def emit(self, output: Tensor, hidden_states: Tensor) -> Tensor:
         """What was read (B, T, H, V), through gate and output map: (B, T, D)."""
