@@ -22,6 +22,7 @@ MIXERS: dict[str, str] = {
     "hyena": "Hyena",
     "rwkv": "RWKV",
     "mamba": "Mamba",
+    "mamba2": "Mamba2",
     "s4d": "S4D",
     "ids4": "IDS4",
     "base_conv": "BaseConv",
