@@ -16,6 +16,8 @@ MIXERS: dict[str, str] = {
     "linear_transformer": "LinearTransformer",
     "delta_net": "DeltaNet",
     "gated_delta_net": "GatedDeltaNet",
+    "gated_delta_product": "GatedDeltaProduct",
+    "kda": "KDA",
     "attention": "Attention",
     "based": "Based",
     "h3": "H3",

@@ -41,6 +41,7 @@ class DeltaMixer(LinearMixer):
         key_heads: Heads of queries and keys, each shared by as many heads of values; all if None.
         steps: Steps n of the rule in a token.
         activation: Activation of the gate.
+        writes: Whether there are values; the memory is only turned and erased without.
     """
 
     fp32_parameters = ("A_log", "dt_bias")
@@ -54,11 +55,12 @@ class DeltaMixer(LinearMixer):
         key_heads: int | None = None,
         steps: int = 1,
         activation: str = "silu",
+        writes: bool = True,
     ):
         heads = config.num_heads
         self.key_heads = key_heads or heads
         shape = (heads, key_dim, value_dim)
-        super().__init__(config, layer_idx, self.key_heads * key_dim, shape, heads * value_dim, steps)
+        super().__init__(config, layer_idx, self.key_heads * key_dim, shape, heads * value_dim, steps, writes)
         self.steps = steps
         self.beta_proj = nn.Linear(config.hidden_size, steps * heads, bias=False)
         self.head_norm = GatedNorm(value_dim, config.norm_eps, activation)
@@ -68,7 +70,7 @@ class DeltaMixer(LinearMixer):
     ) -> tuple[Step, State | None]:
         """Queries, probes, values and strengths, and the state of the convolution."""
         (query, key, value), conv = self.project_flat(hidden_states, state, lengths, return_state)
-        if self.conv is None:
+        if self.conv is None or self.conv.activation is None:
             query, key, value = self.activate(query, key, value)
         heads, key_dim, value_dim = self.memory_shape
         # In bfloat16 a key would be longer than one, and the state grow with beta near two.
@@ -76,18 +78,24 @@ class DeltaMixer(LinearMixer):
         probe = l2_normalize(at_least_float32(key).unflatten(-1, (self.steps, self.key_heads, key_dim))).flatten(1, 2)
         if self.key_heads < heads:
             query, probe = (part.repeat_interleave(heads // self.key_heads, dim=2) for part in (query, probe))
-        value = value.unflatten(-1, (self.steps, heads, value_dim)).flatten(1, 2)
+        if self.sizes[2]:
+            value = value.unflatten(-1, (self.steps, heads, value_dim)).flatten(1, 2)
+        else:
+            value = value.new_zeros(*probe.shape[:3], value_dim)
         return Step(query, probe, value, self.strengths(hidden_states)), conv
 
     def activate(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values where no convolution has an activation."""
+        """Queries, keys and values where the convolution has no activation."""
         return F.silu(query), F.silu(key), F.silu(value)
 
     def strengths(self, hidden_states: Tensor) -> Tensor:
         """beta (B, n T, H) in (0, 1), or (0, 2) where the config allows negative eigenvalues."""
-        raw = at_least_float32(self.beta_proj(hidden_states))
-        beta = raw.sigmoid().unflatten(-1, (self.steps, -1)).flatten(1, 2)
+        beta = self.strength_logits(hidden_states).sigmoid().unflatten(-1, (self.steps, -1)).flatten(1, 2)
         return 2 * beta if self.config.allow_neg_eigval else beta
+
+    def strength_logits(self, hidden_states: Tensor) -> Tensor:
+        """What the strengths are sigmoids of, in at least float32."""
+        return at_least_float32(self.beta_proj(hidden_states))
 
     def remember(
         self,

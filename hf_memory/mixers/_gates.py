@@ -7,16 +7,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import initialization as init
 
+from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.layers import RMSNorm, at_least_float32
 from hf_memory.ops._cells import real_part_range
 
 
-def check_time_steps(low: float, high: float, floor: float) -> None:
-    """Raise a ``ValueError`` unless the initial time steps of a config are in order."""
-    if not 0 < low <= high:
-        raise ValueError(f"time_step_min must be in (0, time_step_max={high}], got {low}")
-    if floor <= 0:
-        raise ValueError(f"time_step_floor must be above 0, got {floor}")
+def check_rates(config: MemoryConfig) -> None:
+    """Raise a ``ValueError`` unless the initial rates and time steps of a config are in order."""
+    for low, high in (("decay_min", "decay_max"), ("time_step_min", "time_step_max")):
+        if not 0 < getattr(config, low) <= getattr(config, high):
+            raise ValueError(f"{low} must be in (0, {high}={getattr(config, high)}], got {getattr(config, low)}")
+    if config.time_step_floor <= 0:
+        raise ValueError(f"time_step_floor must be above 0, got {config.time_step_floor}")
 
 
 def draw_time_steps(like: Tensor, low: float, high: float, floor: float) -> Tensor:

@@ -32,6 +32,7 @@ class LinearMixer(Mixer):
         memory_shape: The shape of the memory of one sequence: heads, features of a key, numbers of a value.
         value_size: Numbers of all values of a token; the width of the model if None.
         steps: Keys and values of a token for each query.
+        writes: Whether there are values.
     """
 
     nan_reaches_back = True
@@ -44,12 +45,13 @@ class LinearMixer(Mixer):
         memory_shape: tuple[int, int, int],
         value_size: int | None = None,
         steps: int = 1,
+        writes: bool = True,
     ):
         super().__init__(config, layer_idx)
         width, kernel = config.hidden_size, config.conv_kernel
         value_size = value_size or width
         self.memory_shape = memory_shape
-        self.sizes = (key_size, steps * key_size, steps * value_size)
+        self.sizes = (key_size, steps * key_size, steps * value_size if writes else 0)
         self.qkv_proj = nn.Linear(width, sum(self.sizes), bias=False)
         self.conv = ShortConvolution(sum(self.sizes), kernel, activation="silu", bias=False) if kernel else None
         self.gate_proj = nn.Linear(width, value_size, bias=False) if config.gate else None

@@ -25,7 +25,7 @@ from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 
 from hf_memory.mixers._delta import DeltaMixer
-from hf_memory.mixers._gates import check_time_steps, softplus_log_decay, start_rates, start_time_steps
+from hf_memory.mixers._gates import check_rates, softplus_log_decay, start_rates, start_time_steps
 from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
 from hf_memory.models.layers import State, with_shift
@@ -73,9 +73,7 @@ class MemoryGatedDeltaNetConfig(MemoryConfig):
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}")
         if self.num_key_heads and self.num_heads % self.num_key_heads:
             raise ValueError(f"num_key_heads must divide num_heads={self.num_heads}, got {self.num_key_heads}")
-        if not 0 < self.decay_min <= self.decay_max:
-            raise ValueError(f"decay_min must be in (0, decay_max={self.decay_max}], got {self.decay_min}")
-        check_time_steps(self.time_step_min, self.time_step_max, self.time_step_floor)
+        check_rates(self)
 
 
 class GatedDeltaNetMixer(DeltaMixer):

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import initialization as init
 
-from hf_memory.mixers._gates import check_time_steps, start_rates, start_time_steps
+from hf_memory.mixers._gates import check_rates, start_rates, start_time_steps
 from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
 from hf_memory.models.layers import (
@@ -87,9 +87,7 @@ class MemoryMamba2Config(MemoryConfig):
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
         if self.num_groups < 1 or self.num_heads % self.num_groups:
             raise ValueError(f"num_groups must divide num_heads={self.num_heads}, got {self.num_groups}")
-        if not 0 < self.decay_min <= self.decay_max:
-            raise ValueError(f"decay_min must be in (0, decay_max={self.decay_max}], got {self.decay_min}")
-        check_time_steps(self.time_step_min, self.time_step_max, self.time_step_floor)
+        check_rates(self)
 
 
 class Mamba2Mixer(Mixer):

@@ -75,7 +75,7 @@ def assert_same_logits(theirs, ours, vocabulary=11, length=70, tolerance=2e-5):
         assert difference < tolerance * expected.abs().max(), difference
 
 
-def block_pairs(block, layer, mixer_name, one_plus=False):
+def block_pairs(block, layer, one_plus=False):
     """The norms and the gated MLP of a decoder layer of transformers, beside those of a block of ours."""
     add = 1.0 if one_plus else 0.0
     return [

@@ -121,7 +121,7 @@ def _from_qwen(theirs):
         pairs += [(beta.flatten(0, 1), own.beta_proj.weight), (step.flatten(0, 1), own.decay_proj.weight)]
         pairs += [(mixer.conv1d.weight, own.conv.weight), (mixer.norm.weight, own.head_norm.norm.weight)]
         pairs += [(mixer.A_log, own.A_log), (mixer.dt_bias, own.dt_bias), (mixer.out_proj.weight, own.out_proj.weight)]
-        pairs += block_pairs(block, layer, "linear_attn", one_plus=True)
+        pairs += block_pairs(block, layer, one_plus=True)
     copy_weights(pairs, ours)
     return ours
 
