@@ -5,8 +5,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hf_memory.mixers._gates import GatedNorm
-from hf_memory.mixers._linear import LinearMixer
+from hf_memory.mixers._linear import NormedMixer
 from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.layers import State, at_least_float32, l2_normalize
 from hf_memory.ops.generalized_delta_rule import generalized_delta_rule
@@ -28,7 +27,7 @@ class Step(NamedTuple):
     beta: Tensor
 
 
-class DeltaMixer(LinearMixer):
+class DeltaMixer(NormedMixer):
     """Maps, short convolution, unit keys and gated norm around a delta rule with decay.
 
     The config has the fields ``num_heads``, ``conv_kernel``, ``gate`` and ``allow_neg_eigval``.
@@ -60,10 +59,10 @@ class DeltaMixer(LinearMixer):
         heads = config.num_heads
         self.key_heads = key_heads or heads
         shape = (heads, key_dim, value_dim)
-        super().__init__(config, layer_idx, self.key_heads * key_dim, shape, heads * value_dim, steps, writes)
+        sizes = self.key_heads * key_dim, shape, heads * value_dim
+        super().__init__(config, layer_idx, *sizes, steps, writes, activation)
         self.steps = steps
         self.beta_proj = nn.Linear(config.hidden_size, steps * heads, bias=False)
-        self.head_norm = GatedNorm(value_dim, config.norm_eps, activation)
 
     def step(
         self, hidden_states: Tensor, state: State | None, lengths: Tensor | None, return_state: bool
@@ -109,14 +108,3 @@ class DeltaMixer(LinearMixer):
         query = step.query * self.memory_shape[1] ** -0.5
         written = step.beta.unsqueeze(-1) * step.probe
         return generalized_delta_rule(query, written, step.value, None, step.probe, log_decay, sign, memory, lengths)
-
-    def emit(self, output: Tensor, hidden_states: Tensor) -> Tensor:
-        """What was read (B, T, H, V), through norm, gate and output map: (B, T, D)."""
-        output = output.to(hidden_states.dtype)
-        return self.out_proj(self.head_norm(output, self.gate_of(hidden_states)).flatten(-2))
-
-    def gate_of(self, hidden_states: Tensor) -> Tensor | None:
-        """The gate (B, T, H, V) before its activation, or None."""
-        return (
-            None if self.gate_proj is None else self.gate_proj(hidden_states).unflatten(-1, (-1, self.memory_shape[2]))
-        )

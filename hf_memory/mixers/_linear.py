@@ -7,6 +7,7 @@ memory passes an optional gate SiLU(W_g x) and the output map.
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hf_memory.mixers._gates import GatedNorm
 from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.layers import ShortConvolution, State, join_state, mark_residual_output, split_state, with_shift
 from hf_memory.models.modeling import Mixer
@@ -92,3 +93,43 @@ class LinearMixer(Mixer):
     def transition_spectrum(self, hidden_states: Tensor) -> Tensor:
         """Ones, since the transition is the identity; with a convolution also 0, since its buffer is shifted."""
         return with_shift(hidden_states.new_ones(*hidden_states.shape[:2], 2), self.conv)
+
+
+class NormedMixer(LinearMixer):
+    """The same with an RMS norm on what each head has read, before the gate.
+
+    Args:
+        config: The config of the mixer.
+        layer_idx: Index of the block.
+        key_size: Numbers of all queries of a token, and of all keys of a step.
+        memory_shape: The shape of the memory of one sequence.
+        value_size: Numbers of all values of a step.
+        steps: Keys and values of a token for each query.
+        writes: Whether there are values.
+        activation: Activation of the gate, ``"silu"`` or ``"sigmoid"``.
+    """
+
+    def __init__(
+        self,
+        config: MemoryConfig,
+        layer_idx: int,
+        key_size: int,
+        memory_shape: tuple[int, int, int],
+        value_size: int,
+        steps: int = 1,
+        writes: bool = True,
+        activation: str = "silu",
+    ):
+        super().__init__(config, layer_idx, key_size, memory_shape, value_size, steps, writes)
+        self.head_norm = GatedNorm(memory_shape[2], config.norm_eps, activation)
+
+    def emit(self, output: Tensor, hidden_states: Tensor) -> Tensor:
+        """What was read (B, T, H, V), through norm, gate and output map: (B, T, D)."""
+        output = output.to(hidden_states.dtype)
+        return self.out_proj(self.head_norm(output, self.gate_of(hidden_states)).flatten(-2))
+
+    def gate_of(self, hidden_states: Tensor) -> Tensor | None:
+        """The gate (B, T, H, V) before its activation, or None."""
+        return (
+            None if self.gate_proj is None else self.gate_proj(hidden_states).unflatten(-1, (-1, self.memory_shape[2]))
+        )

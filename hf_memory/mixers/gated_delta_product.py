@@ -9,8 +9,8 @@ input with a short convolution and SiLU; q and k have Euclidean norm 1; b_j = si
 a plane, so that from n = 2 on eigenvalues may be complex; their size is at most 1.
 
 Source: Siems et al. (2025), "DeltaProduct: improving state-tracking in linear RNNs via Householder products", equations
-7 and 8. Official code: automl/DeltaProduct; fla-org/flash-linear-attention, ``fla/layers/gated_deltaproduct.py``. State:
-S, H K V numbers, and (H K + n H (K + V)) (W - 1) of the convolution. Initial values are those of Gated DeltaNet.
+7 and 8. Official code: automl/DeltaProduct; fla-org/flash-linear-attention, ``fla/layers/gated_deltaproduct.py``.
+State: S, H K V numbers, and (H K + n H (K + V)) (W - 1) of the convolution. Initial values are those of Gated DeltaNet.
 
 Beyond the paper, for state tracking: ``write=False`` leaves out b_j k_j v_j^T, so that tokens only turn and erase what
 ``learned_start``, an S_0 that is a parameter with rows of about unit norm, has put there. Deviations: those of Gated
