@@ -26,6 +26,8 @@ MIXERS: dict[str, str] = {
     "h3": "H3",
     "hyena": "Hyena",
     "rwkv": "RWKV",
+    "rwkv6": "RWKV6",
+    "rwkv7": "RWKV7",
     "mamba": "Mamba",
     "mamba2": "Mamba2",
     "s4d": "S4D",

@@ -64,6 +64,28 @@ class GatedNorm(nn.Module):
         return normed if gate is None else normed * self.act(gate)
 
 
+class GroupedNorm(RMSNorm):
+    """An RMS norm of each group of channels, with a weight for each channel.
+
+    Args:
+        size: Number of channels.
+        eps: Epsilon of the norm.
+        groups: Number of groups.
+    """
+
+    def __init__(self, size: int, eps: float, groups: int):
+        super().__init__(size, eps)
+        self.groups = groups
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """Normalise the last axis."""
+        if self.groups == 1:
+            return super().forward(hidden_states)
+        parts = hidden_states.unflatten(-1, (self.groups, -1))
+        normed = F.rms_norm(parts, parts.shape[-1:], None, self.eps).flatten(-2)
+        return normed * self.weight.to(hidden_states.dtype)
+
+
 def decay_spectrum(log_decay: Tensor) -> Tensor:
     """Smallest and largest factor (B, T, 2) of log decays (B, T, H) or (B, T, H, K)."""
     decay = log_decay.flatten(2).exp()

@@ -25,11 +25,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import initialization as init
 
-from hf_memory.mixers._gates import check_rates, start_rates, start_time_steps
+from hf_memory.mixers._gates import GroupedNorm, check_rates, start_rates, start_time_steps
 from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
 from hf_memory.models.layers import (
-    RMSNorm,
     ShortConvolution,
     State,
     at_least_float32,
@@ -105,7 +104,7 @@ class Mamba2Mixer(Mixer):
         kernel = config.conv_kernel
         self.conv = ShortConvolution(channels, kernel, activation="silu", bias=config.conv_bias) if kernel else None
         self.dt_bias, self.A_log, self.D = (nn.Parameter(torch.empty(heads, dtype=torch.float32)) for _ in range(3))
-        self.out_norm = RMSNorm(self.inner, config.norm_eps) if config.output_norm else None
+        self.out_norm = GroupedNorm(self.inner, config.norm_eps, config.num_groups) if config.output_norm else None
         self.out_proj = mark_residual_output(nn.Linear(self.inner, width, bias=False))
 
     def reset_parameters(self) -> None:
@@ -150,7 +149,8 @@ class Mamba2Mixer(Mixer):
             lengths=lengths,
         )
         y = (y + self.D.to(y.dtype).unsqueeze(-1) * x).flatten(-2).to(hidden_states.dtype)
-        output = self.out_proj(self._normed(y * F.silu(gate)))
+        y = y * F.silu(gate)
+        output = self.out_proj(y if self.out_norm is None else self.out_norm(y))
         return output, {"memory": memory, **join_state({"conv": conv})} if return_state else None
 
     def transition_spectrum(self, hidden_states: Tensor) -> Tensor:
@@ -171,14 +171,6 @@ class Mamba2Mixer(Mixer):
         """B or C (B, T, G N) beside each head that shares it: (B, T, H, N)."""
         groups = shared.unflatten(-1, (self.config.num_groups, -1))
         return groups.repeat_interleave(self.config.num_heads // self.config.num_groups, dim=2)
-
-    def _normed(self, y: Tensor) -> Tensor:
-        """The RMS norm of each group, with a weight for each channel."""
-        if self.out_norm is None or self.config.num_groups == 1:
-            return y if self.out_norm is None else self.out_norm(y)
-        groups = y.unflatten(-1, (self.config.num_groups, -1))
-        normed = F.rms_norm(groups, groups.shape[-1:], None, self.out_norm.eps)
-        return normed.flatten(-2) * self.out_norm.weight.to(y.dtype)
 
     def _time_steps(self, raw: Tensor) -> Tensor:
         """dt (B, T, H), in at least float32."""
