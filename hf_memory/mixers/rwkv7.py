@@ -46,6 +46,7 @@ from hf_memory.models.layers import State, at_least_float32, mark_residual_outpu
 from hf_memory.models.modeling import MemoryModel
 from hf_memory.ops.generalized_delta_rule import generalized_delta_rule
 
+_LEAST = -math.exp(-0.5)  # log of the smallest decay
 _EXPONENTS = (0.2, 0.9, 0.7, 0.7, 0.9, 0.2)  # of mu for r, w, k, v, a, g
 
 
@@ -151,7 +152,15 @@ class RWKV7Mixer(ShiftedMemoryMixer):
         receptance, value = (part.unflatten(-1, self.heads) for part in (self.receptance(x_r), self.value(x_v)))
         start = None if state is None else state["memory"]
         output, memory = generalized_delta_rule(
-            receptance, key, value, erase, probe, log_decay, initial_state=start, lengths=lengths
+            receptance,
+            key,
+            value,
+            erase,
+            probe,
+            log_decay,
+            initial_state=start,
+            lengths=lengths,
+            least_log_decay=_LEAST,
         )
         bonus = (receptance * key.to(value.dtype) * self.bonus.to(value.dtype)).sum(-1, keepdim=True) * value
         gate = self.gate_up(torch.sigmoid(self.gate_down(x_g)))
@@ -166,7 +175,7 @@ class RWKV7Mixer(ShiftedMemoryMixer):
     def _transition(self, x_w: Tensor, x_k: Tensor, x_a: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """log d, k', (a c) and c / d (B, T, H, K) in at least float32: the rule erases after the decay."""
         raw = at_least_float32(self.decay_up(torch.tanh(self.decay_down(x_w)))) + at_least_float32(self.decay_bias)
-        log_decay = -math.exp(-0.5) * torch.sigmoid(raw)
+        log_decay = _LEAST * torch.sigmoid(raw)
         rate = torch.sigmoid(at_least_float32(self.rate_up(self.rate_down(x_a))) + at_least_float32(self.rate_bias))
         key = at_least_float32(self.key(x_k))
         added = key * (1 + (rate - 1) * at_least_float32(self.addition))

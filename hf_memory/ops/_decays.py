@@ -47,7 +47,11 @@ class DecayedScores(NamedTuple):
 
 
 def decayed_scores(
-    rows: Sequence[Tensor], columns: Sequence[Tensor], log_decay: Tensor | None, before: bool = False
+    rows: Sequence[Tensor],
+    columns: Sequence[Tensor],
+    log_decay: Tensor | None,
+    before: bool = False,
+    least: float | None = None,
 ) -> DecayedScores:
     """Scores between the steps of each chunk.
 
@@ -56,6 +60,7 @@ def decayed_scores(
         columns: C tensors (G, n, c, K).
         log_decay: g (G, n, c) or (G, n, c, K), with c a power of two; None for no decay.
         before: Rows read before their own step: its decay and its column are left out.
+        least: A bound of g from below that is known to the caller, or None.
     """
     if log_decay is None:
         diagonal = -1 if before else 0
@@ -64,15 +69,14 @@ def decayed_scores(
         )
     if log_decay.dim() == 3:
         return _scalar_scores(rows, columns, log_decay, before)
+    if least is not None and not before and -least * log_decay.shape[-2] <= _MILD:
+        return _mild_scores(rows, columns, log_decay)
     stacked = torch.stack(tuple(rows)).unsqueeze(1), torch.stack(tuple(columns))
     own = (stacked[0] * stacked[1]).sum(-1)
     own = torch.zeros_like(own) if before else own
 
     def multiply(second: Tensor, first: Tensor) -> Tensor:
-        left, right = _half(stacked[0], second, 1), _half(stacked[1], first, 0)
-        if left.shape[-2] > _SMALL:
-            return left @ right.mT
-        return (left.unsqueeze(-2) * right.unsqueeze(-3)).sum(-1)  # faster than very many very small products
+        return _half(stacked[0], second, 1) @ _half(stacked[1], first, 0).mT
 
     scores, *sums = _halves(log_decay, own, multiply, before)
     return DecayedScores([list(row.unbind(0)) for row in scores.unbind(0)], *sums)
@@ -89,7 +93,19 @@ def _scalar_scores(rows: Sequence[Tensor], columns: Sequence[Tensor], log_decay:
     return DecayedScores(scores, *(s.to(log_decay.dtype) for s in (read, since[..., -1:] - since, since[..., -1])))
 
 
-_SMALL = 2
+_MILD = 20.0
+"""The largest decay of a chunk, as -log, whose factors are multiplied out at once: it costs float32 a digit."""
+
+
+def _mild_scores(rows: Sequence[Tensor], columns: Sequence[Tensor], log_decay: Tensor) -> DecayedScores:
+    """The same where no factor can overflow: one product of rows times exp(L - m) and columns times exp(m - L)."""
+    since = log_decay.cumsum(-2)
+    total = since[..., -1:, :]
+    centred = since - total / 2
+    grown, shrunk = (-centred).exp(), centred.exp()
+    rows, columns = [row * shrunk for row in rows], [column * grown for column in columns]
+    scores = [[(row @ column.mT).tril() for column in columns] for row in rows]
+    return DecayedScores(scores, since, total - since, total.squeeze(-2))
 
 
 def _halves(

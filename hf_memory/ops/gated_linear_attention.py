@@ -37,7 +37,7 @@ from hf_memory.ops._chunks import (
     split_chunks,
     split_decay,
 )
-from hf_memory.ops._decays import decayed_scores
+from hf_memory.ops._decays import DecayedScores, decayed_scores
 from hf_memory.ops._signs import Signs
 from hf_memory.ops.backends.dispatch import load_kernel, resolve_backend
 
@@ -157,11 +157,21 @@ def gated_linear_attention_chunked(
     chunk = chunk if log_decay is None else power_of_two(chunk)
     query, key, new = (split_chunks(tensor, chunk) for tensor in (query, key, new))
     decays = decayed_scores([query], [key], split_decay(log_decay, chunk), before=read == "before")
-    output, state = combine_chunks(
-        decays.from_start(query), decays.to_end(key), new, decays.scores[0][0], decays.total, state
-    )
+    output, state = _combine_decayed(query, key, new, decays, state)
     output = join_chunks(output, batch, time)
     return (output if own is None else output + own).to(value.dtype), signs.last(state)
+
+
+def _combine_decayed(
+    query: Tensor, key: Tensor, value: Tensor, decays: DecayedScores, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Outputs (G, n, c, V) and the final state of chunks whose scores are known."""
+    if decays.total is None or decays.total.dim() == 3:
+        query, key = decays.from_start(query), decays.to_end(key)
+        return combine_chunks(query, key, value, decays.scores[0][0], decays.total, state)
+    # One number for all keys decays as well what is read and what is written, which are often narrower.
+    before, final = chain_chunks(decays.total.exp(), key.mT @ decays.to_end(value), state.flatten(0, 1))
+    return decays.from_start(query @ before) + decays.scores[0][0] @ value, final.view(state.shape)
 
 
 def combine_chunks(

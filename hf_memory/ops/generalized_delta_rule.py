@@ -58,6 +58,7 @@ def generalized_delta_rule(
     sign: Tensor | None = None,
     initial_state: Tensor | None = None,
     lengths: Tensor | None = None,
+    least_log_decay: float | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
     """Decay, erase and write at every step, and read with every query.
@@ -72,6 +73,7 @@ def generalized_delta_rule(
         sign: Signs of the decays, 1 or -1, in the shape of ``log_decay``; all 1 if None.
         initial_state: S_0 (B, H, K, V), zeros if None.
         lengths: Tokens that count in each row (B,), all if None.
+        least_log_decay: A bound of ``log_decay`` from below that the caller knows; a mild one saves work.
         backend: ``"auto"`` or ``"torch"``.
 
     Returns:
@@ -81,9 +83,11 @@ def generalized_delta_rule(
         ValueError: Shapes do not fit, or the backend is unknown.
     """
     resolve_backend("generalized_delta_rule", backend, device=value.device, dtype=value.dtype)
-    form = generalized_delta_rule_recurrent if key.shape[1] < _FEW_STEPS else generalized_delta_rule_chunked
+    inputs = query, key, value, erase, probe, log_decay, sign, initial_state, lengths
     with without_autocast(value):
-        return form(query, key, value, erase, probe, log_decay, sign, initial_state, lengths)
+        if key.shape[1] < _FEW_STEPS:
+            return generalized_delta_rule_recurrent(*inputs)
+        return generalized_delta_rule_chunked(*inputs, least_log_decay=least_log_decay)
 
 
 def generalized_delta_rule_recurrent(
@@ -129,12 +133,14 @@ def generalized_delta_rule_chunked(
     initial_state: Tensor | None = None,
     lengths: Tensor | None = None,
     chunk_size: int | None = None,
+    least_log_decay: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Run chunks of steps as matrix products; arguments and results as in ``generalized_delta_rule``.
 
     Args:
         chunk_size: Steps per chunk c, no more than n T are used; with a decay the next power of two. None chooses by
             device and K.
+        least_log_decay: As in ``generalized_delta_rule``.
     """
     batch, steps = key.shape[:2]
     tokens = query.shape[1]
@@ -149,7 +155,7 @@ def generalized_delta_rule_chunked(
     chunk = chunk if log_decay is None else power_of_two(chunk)
     query, key, probe, new = (split_chunks(tensor, chunk) for tensor in (query, key, probe, new))
     columns = [key] if erase is None else [split_chunks(signs(erase), chunk), key]
-    decays = decayed_scores([probe, query], columns, split_decay(log_decay, chunk))
+    decays = decayed_scores([probe, query], columns, split_decay(log_decay, chunk), least=least_log_decay)
     output, state = _combine(query, key, new, columns[0], probe, decays, state)
     output = join_chunks(output, batch, steps).to(value.dtype)
     output = output if steps == tokens else output.unflatten(1, (tokens, -1))[:, :, -1]

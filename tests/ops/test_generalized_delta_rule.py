@@ -141,6 +141,19 @@ def test_nearly_parallel_keys_cost_few_digits_in_float32(decay, strength, chunk_
     assert (state - exact_state).abs().max() < tolerance * exact_state.abs().max()
 
 
+@pytest.mark.parametrize("own_erase", [False, True])
+def test_a_known_bound_of_mild_decays_changes_nothing(own_erase):
+    tensors = _problem("vector", own_erase, time=37)
+    tensors["log_decay"] = (-0.6 * torch.rand_like(tensors["log_decay"])).detach().requires_grad_()
+    fast, slow = (_bound(form, own_erase) for form in (generalized_delta_rule_chunked, FORMS[2]))
+    for chunk_size in (4, 16, 32):
+        assert_same(fast, slow, tensors, torch.tensor([37, 20]), chunk_size=chunk_size, least_log_decay=-0.6)
+    strong = {n: t.detach().float() for n, t in tensors.items()}
+    strong["log_decay"] = torch.full_like(strong["log_decay"], -50.0)  # whose factors would overflow
+    output, _ = fast(**strong, chunk_size=16, least_log_decay=-50.0)
+    torch.testing.assert_close(output, slow(**strong)[0], rtol=1e-5, atol=1e-5)
+
+
 def test_two_reflections_in_one_token_turn_the_state():
     angle = torch.tensor(0.6, dtype=torch.float64)
     first, second = torch.zeros(2, dtype=torch.float64), torch.stack((torch.cos(angle / 2), torch.sin(angle / 2)))
