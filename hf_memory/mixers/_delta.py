@@ -43,7 +43,7 @@ class DeltaMixer(NormedMixer):
         writes: Whether there are values; the memory is only turned and erased without.
     """
 
-    fp32_parameters = ("A_log", "dt_bias")
+    fp32_parameters: tuple[str, ...] = ("A_log", "dt_bias")
 
     def __init__(
         self,
