@@ -7,9 +7,10 @@ With log decays g and rows r, columns k of a chunk, a score is
 Differences of cumulative sums lose digits where a strong decay stands in the chunk, and their factors exp(L_i) and
 exp(-L_j) overflow. So a chunk is halved: for i in the second half and j in the first, the sum is what lies between j
 and the middle and what lies between the middle and i, both at most zero, and the scores between the halves are one
-product of rows times exp(...) with columns times exp(...). Each half is halved again. The sums are built on the way
-back by adding, so that each is as exact as its own size lets it be; a log decay of -88 costs its neighbours no digit.
-One number for all keys needs no halving: its sums are taken in float64.
+product of rows times exp(...) with columns times exp(...). Each half is halved again, down to blocks whose decay is
+known to be mild, or to single steps. The sums are built on the way back by adding, so that each is as exact as its own
+size lets it be; a log decay of -88 costs its neighbours no digit. One number for all keys needs no halving: its sums
+are taken in float64.
 
 Linear-time forms of the literature (Yang et al., 2024, "Gated linear attention transformers", section 4) stop at blocks
 of 16 steps and multiply out the rest; halving needs log2(c) products instead and no tensor of c c K numbers.
@@ -20,6 +21,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from hf_memory.ops.backends.dispatch import in_function_transform
 
 
 class DecayedScores(NamedTuple):
@@ -69,16 +72,13 @@ def decayed_scores(
         )
     if log_decay.dim() == 3:
         return _scalar_scores(rows, columns, log_decay, before)
-    if least is not None and not before and -least * log_decay.shape[-2] <= _MILD:
-        return _mild_scores(rows, columns, log_decay)
     stacked = torch.stack(tuple(rows)).unsqueeze(1), torch.stack(tuple(columns))
-    own = (stacked[0] * stacked[1]).sum(-1)
-    own = torch.zeros_like(own) if before else own
+    blocks, *sums = _mild_blocks(*stacked, log_decay, before, _mild_steps(log_decay, least))
 
     def multiply(second: Tensor, first: Tensor) -> Tensor:
         return _half(stacked[0], second, 1) @ _half(stacked[1], first, 0).mT
 
-    scores, *sums = _halves(log_decay, own, multiply, before)
+    scores, *sums = _halves(blocks, *sums, multiply)
     return DecayedScores([list(row.unbind(0)) for row in scores.unbind(0)], *sums)
 
 
@@ -94,38 +94,66 @@ def _scalar_scores(rows: Sequence[Tensor], columns: Sequence[Tensor], log_decay:
 
 
 _MILD = 20.0
-"""The largest decay of a chunk, as -log, whose factors are multiplied out at once: it costs float32 a digit."""
+"""The largest decay of a block, as -log, whose factors are multiplied out at once: it costs float32 a digit."""
 
 
-def _mild_scores(rows: Sequence[Tensor], columns: Sequence[Tensor], log_decay: Tensor) -> DecayedScores:
-    """The same where no factor can overflow: one product of rows times exp(L - m) and columns times exp(m - L)."""
-    since = log_decay.cumsum(-2)
+def _mild_steps(log_decay: Tensor, least: float | None) -> int:
+    """How many steps make a block whose factors may be multiplied out: a power of two, 1 where nothing is known.
+
+    On a CPU the smallest decay is looked up, where no transform or compiler stands in between.
+    """
+    steps = log_decay.shape[-2]
+    if least is None and log_decay.device.type == "cpu" and not torch.compiler.is_compiling():
+        least = None if in_function_transform() else float(log_decay.detach().amin())
+    if least is None:
+        return 1
+    while steps > 1 and not -least * steps <= _MILD:  # NaN is not mild
+        steps //= 2
+    return steps
+
+
+def _mild_blocks(
+    rows: Tensor, columns: Tensor, log_decay: Tensor, before: bool, steps: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Blocks of a few steps as products of rows times exp(L - m) and columns times exp(m - L), m half of the block's L.
+
+    Args:
+        rows: Rows (R, 1, G, n, c, K).
+        columns: Columns (C, G, n, c, K).
+        log_decay: g (G, n, c, K).
+        before: As in :func:`decayed_scores`.
+        steps: Steps b of a block.
+
+    Returns:
+        Blocks (R, C, G, n, c / b, b, b); sums since their start, as a row reads, and until their end (G, n, c / b, b,
+        K); their totals (G, n, c / b, 1, K).
+    """
+    gates, rows, columns = (tensor.unflatten(-2, (-1, steps)) for tensor in (log_decay, rows, columns))
+    since = gates.cumsum(-2)
     total = since[..., -1:, :]
-    centred = since - total / 2
-    grown, shrunk = (-centred).exp(), centred.exp()
-    rows, columns = [row * shrunk for row in rows], [column * grown for column in columns]
-    scores = [[(row @ column.mT).tril() for column in columns] for row in rows]
-    return DecayedScores(scores, since, total - since, total.squeeze(-2))
+    until, read = total - since, since - gates if before else since
+    if steps == 1:
+        own = (rows * columns).sum(-1, keepdim=True)
+        return torch.zeros_like(own) if before else own, read, until, total
+    blocks = (rows * (read - total / 2).exp()) @ (columns * (total / 2 - since).exp()).mT
+    return blocks.tril(-1 if before else 0), read, until, total
 
 
 def _halves(
-    log_decay: Tensor, own: Tensor, multiply: Callable[[Tensor, Tensor], Tensor], before: bool
+    blocks: Tensor, since: Tensor, until: Tensor, total: Tensor, multiply: Callable[[Tensor, Tensor], Tensor]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Blocks of steps joined in pairs until one is left, from single steps on.
+    """Blocks of steps joined in pairs until one is left.
 
     Args:
-        log_decay: g (..., c, K).
-        own: What stands on the diagonal (..., c).
-        multiply: From the sums since the middle (..., m, s, K) and those until the middle, the block between the halves
-            (..., m, s, s).
-        before: Whether the sums since the start leave out the step itself.
+        blocks: What stands inside of the first blocks (..., m, b, b).
+        since: Sums since the start of each block, as a row reads (..., m, b, K).
+        until: Sums until the end of each block (..., m, b, K).
+        total: Sums over each block (..., m, 1, K).
+        multiply: From the sums since the middle of a pair and those until it, the block between its halves.
 
     Returns:
-        Blocks (..., c, c), the sums since the start and until the end (..., c, K), and the total (..., K).
+        One block (..., c, c), the sums since the start and until the end (..., c, K), and the total (..., K).
     """
-    total = log_decay.unsqueeze(-2)
-    since, until = torch.zeros_like(total) if before else total, torch.zeros_like(total)
-    blocks = own.unsqueeze(-1).unsqueeze(-1)
     while blocks.shape[-3] > 1:
         (since1, since2), (until1, until2), (total1, total2) = (_pairs(part) for part in (since, until, total))
         between = multiply(since2, until1)

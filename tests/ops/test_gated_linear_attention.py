@@ -108,6 +108,18 @@ def test_decays_near_the_limits_keep_their_digits_in_float32_forward_and_backwar
         assert (actual - exact).abs().max() < 2e-6 * exact.abs().max()
 
 
+@pytest.mark.parametrize("read", ["after", "before"])
+@pytest.mark.parametrize("least", [-0.1, -0.6, -3.0, -30.0])
+def test_blocks_that_decay_mildly_equal_the_definition(read, least):
+    tensors = _problem(time=37, bonus=read == "before")
+    tensors["log_decay"] = (least * torch.rand_like(tensors["log_decay"])).detach().requires_grad_()
+    fast, slow = (
+        _bound(form, read=read) for form in (gated_linear_attention_chunked, gated_linear_attention_recurrent)
+    )
+    for chunk_size in (4, 32):
+        assert_same(fast, slow, tensors, torch.tensor([37, 20]), tolerance=1e-10, chunk_size=chunk_size)
+
+
 def test_first_and_second_derivatives_agree_with_finite_differences():
     tensors = _problem(bonus=True, batch=1, time=3, heads=1, key_dim=2, value_dim=1)
 
