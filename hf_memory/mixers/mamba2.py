@@ -169,8 +169,9 @@ class Mamba2Mixer(Mixer):
 
     def _of_heads(self, shared: Tensor) -> Tensor:
         """B or C (B, T, G N) beside each head that shares it: (B, T, H, N)."""
-        groups = shared.unflatten(-1, (self.config.num_groups, -1))
-        return groups.repeat_interleave(self.config.num_heads // self.config.num_groups, dim=2)
+        groups = shared.unflatten(-1, (self.config.num_groups, 1, -1))
+        share = self.config.num_heads // self.config.num_groups
+        return groups.expand(*groups.shape[:3], share, groups.shape[4]).flatten(2, 3)
 
     def _time_steps(self, raw: Tensor) -> Tensor:
         """dt (B, T, H), in at least float32."""
