@@ -77,8 +77,10 @@ def _of_steps(call: str, tensors: Sequence[Tensor], steps: int, make: Callable[[
     operation, timed = _OPERATIONS[name]
 
     def cut(tensor: Tensor, key: str) -> Tensor:
-        once = key not in timed or (key != timed[0] and tensor.shape[1] == 1)
-        return make(tensor, list(tensor.shape) if once else [tensor.shape[0], steps, *tensor.shape[2:]])
+        if key not in timed or (key != timed[0] and tensor.shape[1] == 1):
+            return make(tensor, list(tensor.shape))
+        per_step = int(tensor.shape[1] // arguments[timed[0]].shape[1])  # several steps of a recurrence in a token
+        return make(tensor, [tensor.shape[0], per_step * steps, *tensor.shape[2:]])
 
     cut_arguments = {
         key: pytree.tree_map_only(Tensor, functools.partial(cut, key=key), value) for key, value in arguments.items()
