@@ -75,11 +75,12 @@ def _of_steps(call: str, tensors: Sequence[Tensor], steps: int, make: Callable[[
     """Results of the operation on so many steps; ``make`` gives a tensor of another's kind with some sizes."""
     name, arguments = _arguments(call, tensors)
     operation, timed = _OPERATIONS[name]
+    own_steps = arguments[timed[0]].shape[1]
 
     def cut(tensor: Tensor, key: str) -> Tensor:
-        if key not in timed or (key != timed[0] and tensor.shape[1] == 1):
+        if key not in timed or (tensor.shape[1] == 1 and own_steps != 1):
             return make(tensor, list(tensor.shape))
-        per_step = int(tensor.shape[1] // arguments[timed[0]].shape[1])  # several steps of a recurrence in a token
+        per_step = int(tensor.shape[1] // own_steps)  # several steps of a recurrence in a token
         return make(tensor, [tensor.shape[0], per_step * steps, *tensor.shape[2:]])
 
     cut_arguments = {
