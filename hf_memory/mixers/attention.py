@@ -31,6 +31,7 @@ from hf_memory.models.layers import (
     split_state,
 )
 from hf_memory.models.modeling import MemoryModel, Mixer
+from hf_memory.models.values import is_hidden
 from hf_memory.ops.attention import alibi_slopes, attention, attention_weights, rotate
 
 
@@ -184,7 +185,7 @@ class AttentionMixer(Mixer):
             positions = positions.gather(1, order)
             index = order[:, :, None, None].expand_as(key)
             key, value = key.gather(1, index), value.gather(1, index)
-            columns = int((positions >= 0).sum(1).max())
+            columns = columns if is_hidden(positions) else int((positions >= 0).sum(1).max())
         if self.config.window is not None:
             columns = min(columns, self.config.window - 1)
         first = key.shape[1] - columns

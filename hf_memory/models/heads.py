@@ -21,6 +21,7 @@ from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.inputs import IGNORE_INDEX, check_columns, check_labels, kept_columns
 from hf_memory.models.layers import State
 from hf_memory.models.modeling import MemoryModel, MemoryPreTrainedModel
+from hf_memory.models.values import is_opaque
 from hf_memory.ops.backends.dispatch import in_function_transform
 from hf_memory.ops.linear_cross_entropy import linear_cross_entropy, takes
 
@@ -153,7 +154,7 @@ class MemoryHeadModel(MemoryPreTrainedModel):
         return F.pad(labels[:, self.shift :], (0, self.shift), value=IGNORE_INDEX)
 
     def _loss(self, hidden, targets, num_items_in_batch, smoothing):
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or is_opaque(targets):
             return self._loss_of_all(hidden, targets.to(hidden.device), num_items_in_batch, smoothing)
         flat = targets.to(hidden.device).flatten()
         index = (flat != IGNORE_INDEX).nonzero().squeeze(1)
@@ -172,7 +173,7 @@ class MemoryHeadModel(MemoryPreTrainedModel):
         return total / count, token_loss.view_as(targets), dense.view_as(targets)
 
     def _loss_of_all(self, hidden, targets, num_items_in_batch, smoothing):
-        """The same in a graph, whose shapes must not depend on data: positions without a target are computed too."""
+        """The same where shapes must not depend on data, as in a graph: what has no target is computed as well."""
         wanted = targets != IGNORE_INDEX
         per_target, predicted = self._chunk(hidden.flatten(0, 1), targets.where(wanted, 0).flatten(), smoothing)
         token_loss = per_target.view_as(targets).masked_fill(~wanted, 0.0)

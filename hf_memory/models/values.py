@@ -32,7 +32,12 @@ def require(holds: Tensor, words: str) -> None:
 
 def is_seen(holds: Tensor) -> bool:
     """Whether a boolean () is known to be True; where its value cannot be had, the general road is to be taken."""
-    return not _is_traced() and not is_opaque(holds) and bool(holds)
+    return not is_hidden(holds) and bool(holds)
+
+
+def is_hidden(values: Tensor) -> bool:
+    """Whether nothing may depend on these values: there are none, or a graph is traced."""
+    return _is_traced() or is_opaque(values)
 
 
 def is_opaque(values: Tensor) -> bool:

@@ -8,6 +8,7 @@ operation itself, since what it writes has to load where this package is not ins
 
 import contextlib
 import functools
+import hashlib
 import inspect
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,10 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 Operation = TypeVar("Operation", bound=Callable[..., Any])
+
+# Operators are global, and a copy of this module beside a checkpoint has operations of its own.
+_IS_COPY = not __name__.startswith("hf_memory.")
+_NAMESPACE = f"hf_memory_{hashlib.sha256(__name__.encode()).hexdigest()[:12]}" if _IS_COPY else "hf_memory"
 
 _OPERATIONS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {}
 
@@ -54,7 +59,7 @@ def _as_node(name: str, arguments: dict[str, Any]) -> Any:
     call = json.dumps({"name": name, "form": pytree.treespec_dumps(form), "plain": plain})
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     are_tensors, form = _form_of_results(call, tensors)
-    results = iter(torch.ops.hf_memory.run(call, tensors))
+    results = iter(_run(call, tensors))
     return pytree.tree_unflatten([next(results) if is_tensor else None for is_tensor in are_tensors], form)
 
 
@@ -101,7 +106,7 @@ def _form_of_results(call: str, tensors: Sequence[Tensor]) -> tuple[list[bool], 
     return [isinstance(leaf, Tensor) for leaf in leaves], form
 
 
-@torch.library.custom_op("hf_memory::run", mutates_args=())
+@torch.library.custom_op(f"{_NAMESPACE}::run", mutates_args=())
 def _run(call: str, tensors: Sequence[Tensor]) -> list[Tensor]:
     with torch.no_grad():
         return [_own(result) for result in _results(call, tensors) if isinstance(result, Tensor)]
@@ -138,7 +143,7 @@ def _recorded() -> Iterator[None]:
         yield
 
 
-@torch.library.custom_op("hf_memory::back", mutates_args=())
+@torch.library.custom_op(f"{_NAMESPACE}::back", mutates_args=())
 def _back(call: str, tensors: Sequence[Tensor], gradients: Sequence[Tensor], wanted: Sequence[int]) -> list[Tensor]:
     own = [tensor.detach().requires_grad_(index in wanted) for index, tensor in enumerate(tensors)]
     inputs = [own[index] for index in wanted]
@@ -166,7 +171,7 @@ def _backward(ctx: Any, gradients: list[Tensor | None]) -> tuple[None, list[Tens
         like.new_zeros(shape, dtype=dtype) if gradient is None else gradient
         for gradient, (shape, dtype) in zip(gradients, ctx.like, strict=True)
     ]
-    found = dict(zip(wanted, torch.ops.hf_memory.back(ctx.call, ctx.tensors, given, wanted), strict=True))
+    found = dict(zip(wanted, _back(ctx.call, ctx.tensors, given, wanted), strict=True))
     return None, [found.get(index) for index in range(len(ctx.tensors))]
 
 

@@ -113,7 +113,8 @@ def _hold_cells(
     and closes the input gate there; both saturate, so that cells and gradients pass exactly.
     """
     padding = torch.arange(x.shape[1], device=x.device) >= lengths.unsqueeze(1)
-    column = x.new_tensor([-_SATURATED, _SATURATED, 0.0, 0.0]).repeat_interleave(weights[1].shape[1])
+    size = weights[1].shape[1]
+    column = torch.cat([x.new_full((size,), -_SATURATED), x.new_full((size,), _SATURATED), x.new_zeros(2 * size)])
     x = torch.cat([x.masked_fill(padding.unsqueeze(-1), 0.0), padding.unsqueeze(-1).to(x.dtype)], dim=-1)
     return x, initial, [torch.cat([weights[0], column.unsqueeze(1)], dim=1), *weights[1:]]
 
