@@ -1,16 +1,24 @@
 """The subcommand ``hf-memory list``: what there is, read from the models and tasks themselves."""
 
+import fnmatch
 import importlib
 import inspect
 import math
 import re
+from collections.abc import Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hf_memory.reports.formats import UNKNOWN, share
 
 if TYPE_CHECKING:
     import torch
     from rich.console import Console
+    from rich.table import Table
 
+    from hf_memory.data.specification import Specification
     from hf_memory.models.modeling import MemoryPreTrainedModel
 
 STATE_LENGTHS = (64, 1024)
@@ -21,15 +29,57 @@ TASK_COLUMNS = ("task", "memory", "head", "headline metric", "chance", "configur
 _RIGHT = {*MIXER_COLUMNS[1:3], "chance"}
 
 
-def show_mixers_and_tasks() -> None:
-    """Show mixers and tasks: sources, state sizes, eigenvalues, backends, chance levels.
+def show_mixers_and_tasks(
+    name: Annotated[
+        str | None, typer.Argument(help='Mixer or task to show in full, or a pattern such as "*net*"; all by default.')
+    ] = None,
+) -> None:
+    """Show mixers and tasks: sources, state sizes, eigenvalues, backends, chance levels; and one of them in full.
 
-    Example: `hf-memory list`
+    Example: `hf-memory list` or `hf-memory list mqar`
     """
-    from rich.table import Table
+    from hf_memory.cli.describe import mixer_lines, task_lines
 
+    mixers, tasks = chosen(name)
+    console = wide_console()
+    if name is None or _is_pattern(name):
+        for table in overview(mixers, tasks):
+            console.print(table)
+        return
+    for keys, lines in ((mixers, mixer_lines), (tasks, task_lines)):
+        for key in keys:
+            for line in lines(key):
+                console.print(line)
+
+
+def chosen(name: str | None) -> tuple[list[str], list[str]]:
+    """Keys of the mixers and of the tasks that have a name or fit a pattern; all where there is none.
+
+    Raises:
+        ValueError: There is none; the nearest is suggested.
+    """
     from hf_memory.mixers.auto import model_keys
+    from hf_memory.names import check_names
     from hf_memory.tasks import TASKS
+
+    mixers, tasks = list(model_keys()), list(TASKS)
+    if name is None:
+        return mixers, tasks
+    if not _is_pattern(name):
+        check_names([name], [*mixers, *tasks], "mixer or task")
+    found = tuple([key for key in keys if fnmatch.fnmatchcase(key, name)] for keys in (mixers, tasks))
+    if not any(found):
+        raise ValueError(f"no mixer and no task fits {name!r} (known: {', '.join([*mixers, *tasks])})")
+    return found[0], found[1]
+
+
+def _is_pattern(name: str) -> bool:
+    return any(sign in name for sign in "*?[")
+
+
+def overview(mixer_keys: Sequence[str], task_keys: Sequence[str]) -> list["Table"]:
+    """One line for each mixer, and one for each task."""
+    from rich.table import Table
 
     lengths = " and ".join(map(str, STATE_LENGTHS))
     mixers = Table(
@@ -38,16 +88,14 @@ def show_mixers_and_tasks() -> None:
     )
     tasks = Table(title="Tasks (chance of the headline metric at the training length)")
     for table, columns, keys, facts in (
-        (mixers, MIXER_COLUMNS, model_keys(), mixer_facts),
-        (tasks, TASK_COLUMNS, TASKS, task_facts),
+        (mixers, MIXER_COLUMNS, mixer_keys, mixer_facts),
+        (tasks, TASK_COLUMNS, task_keys, task_facts),
     ):
         for name in columns:
             table.add_column(name, justify="right" if name in _RIGHT else "left", overflow="fold")
         for key in keys:
             table.add_row(*facts(key))
-    console = wide_console()
-    console.print(mixers)
-    console.print(tasks)
+    return [table for table in (mixers, tasks) if table.row_count]
 
 
 def wide_console() -> "Console":
@@ -123,13 +171,21 @@ def source_of(text: str) -> str:
 
 def task_facts(key: str) -> tuple[str, ...]:
     """Key, kind of memory, head, headline metric with its chance level, and configurations of one task."""
-    from hf_memory.data.specification import length_bounds, specify
+    from hf_memory.data.specification import specify
 
     specification = specify(key)
     task = specification.task
-    chance = task.chance_level(task.headline_metric, length_bounds(specification.train_length)[1])
-    level = "unknown" if math.isnan(chance) else f"{chance:.3f}"
+    level = chance_of(specification)
     metric = task.headline_metric.replace("_", " ")
     others = len(task.presets) - 1
     configurations = f"{specification.preset} and {others} more" if others else specification.preset
     return key, task.category, task.head.replace("_", " "), metric, level, configurations
+
+
+def chance_of(specification: "Specification") -> str:
+    """Chance level of the headline metric at the longest training length."""
+    from hf_memory.data.specification import length_bounds
+
+    task = specification.task
+    chance = task.chance_level(task.headline_metric, length_bounds(specification.train_length)[1])
+    return UNKNOWN if math.isnan(chance) else share(chance)
