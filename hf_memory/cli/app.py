@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from hf_memory.cli.data import data_app
+from hf_memory.cli.doctor import doctor
 from hf_memory.cli.hub import push
 from hf_memory.cli.list import show_mixers_and_tasks, wide_console
 from hf_memory.cli.new import new_app
@@ -54,6 +55,7 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(new_app, name="new")
+app.command("doctor")(doctor)
 app.command("list")(show_mixers_and_tasks)
 app.command("push")(push)
 app.command("sweep")(sweep)

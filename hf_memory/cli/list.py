@@ -84,7 +84,7 @@ def overview(mixer_keys: Sequence[str], task_keys: Sequence[str]) -> list["Table
     lengths = " and ".join(map(str, STATE_LENGTHS))
     mixers = Table(
         title=f"Mixers (width 64, 2 layers; numbers held per sequence after {lengths} tokens; "
-        f"backend in use on this machine's {_device().type})"
+        f"backend in use on this machine's {default_device().type})"
     )
     tasks = Table(title="Tasks (chance of the headline metric at the training length)")
     for table, columns, keys, facts in (
@@ -133,7 +133,7 @@ def backends_of(model: "MemoryPreTrainedModel") -> list[str]:
     for layer in model.layers:
         operations = operations_of(importlib.import_module(type(layer.mixer).__module__))
         # Attention and short convolutions are calls of torch, which no other backend offers.
-        names += [resolve_backend(op, device=_device(), dtype=torch.float32) for op in operations] or ["torch"]
+        names += [resolve_backend(op, device=default_device(), dtype=torch.float32) for op in operations] or ["torch"]
     return list(dict.fromkeys(names))
 
 
@@ -149,7 +149,7 @@ def operations_of(module: ModuleType) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _device() -> "torch.device":
+def default_device() -> "torch.device":
     """The device on which Trainer would run."""
     import torch
 
