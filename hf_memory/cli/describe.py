@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from hf_memory.cli.list import MIXER_COLUMNS, chance_of, mixer_facts
+from hf_memory.cli.facts import MIXER_COLUMNS, chance_of, mixer_facts
 from hf_memory.data.cards import docstring_of
 from hf_memory.data.specification import length_bounds, specify
 from hf_memory.mixers.auto import config_class

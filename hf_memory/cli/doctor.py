@@ -190,7 +190,7 @@ def backends() -> Iterator[Finding]:
     """The backend that runs each operation on this machine, and what each other kernel says."""
     import torch
 
-    from hf_memory.cli.list import default_device
+    from hf_memory.cli.facts import default_device
     from hf_memory.ops.backends import dispatch
 
     asked = os.environ.get("HF_MEMORY_BACKEND")
@@ -214,7 +214,7 @@ def backends() -> Iterator[Finding]:
 def operations() -> list[str]:
     """The operations with a choice of backends."""
     from hf_memory import ops
-    from hf_memory.cli.list import operations_of
+    from hf_memory.cli.facts import operations_of
 
     modules = [name for _, name, is_package in pkgutil.iter_modules(ops.__path__) if not is_package]
     found = {op for name in modules for op in operations_of(importlib.import_module(f"{ops.__name__}.{name}"))}

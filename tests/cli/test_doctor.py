@@ -13,8 +13,7 @@ import torch
 from huggingface_hub import constants
 
 from hf_memory import extensions
-from hf_memory.cli import doctor
-from hf_memory.cli import list as cli_list
+from hf_memory.cli import doctor, facts
 from hf_memory.cli.doctor import Finding
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,7 +112,7 @@ def test_every_operation_says_what_runs_it_and_why_others_do_not(monkeypatch):
     expected = {"delta_rule", "diagonal_scan", "diagonal_ssm", "elman", "gru", "ids4", "linear_attention", "lstm"}
     expected |= {"long_convolution", "nru", "selective_scan", "short_convolution", "taylor_attention", "wkv"}
     assert set(doctor.operations()) == expected
-    monkeypatch.setattr(cli_list, "default_device", lambda: torch.device("cuda"))
+    monkeypatch.setattr(facts, "default_device", lambda: torch.device("cuda"))
     shown = found(doctor.backends)
     assert shown.keys() == {"HF_MEMORY_BACKEND", *expected}
     assert shown["lstm"].value == "torch"

@@ -7,9 +7,10 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from hf_memory.cli import list as cli_list
+from hf_memory.cli import facts
 from hf_memory.cli.app import app
 from hf_memory.cli.describe import task_lines
+from hf_memory.cli.list import chosen
 from hf_memory.mixers.auto import config_class, mixer_config, mixer_model, model_keys
 from hf_memory.ops.backends.dispatch import available_backends, use_backend
 from hf_memory.tasks import TASKS, task_class
@@ -35,7 +36,7 @@ def test_list_shows_every_mixer_and_task(monkeypatch):
 
 @pytest.mark.parametrize("key", model_keys())
 def test_every_mixer_names_its_source_with_a_year(key):
-    fact = cli_list.mixer_facts(key)
+    fact = facts.mixer_facts(key)
     assert fact[0] == key
     assert any(word.strip("(),.;:").isdigit() and len(word.strip("(),.;:")) == 4 for word in fact[-1].split()), fact[-1]
 
@@ -51,31 +52,29 @@ def test_every_mixer_names_its_source_with_a_year(key):
 )
 def test_operations_of_a_mixer_are_the_files_that_it_calls(key, operations):
     module = importlib.import_module(f"hf_memory.mixers.{key}")
-    assert sorted(cli_list.operations_of(module)) == operations
+    assert sorted(facts.operations_of(module)) == operations
 
 
 def test_backend_is_the_one_that_runs():
     config = mixer_config("hybrid", vocab_size=4, hidden_size=8, layers=["attention", "qlstm", "lru"])
     model = mixer_model(config)
     with use_backend("torch"):
-        assert cli_list.backends_of(model) == ["torch"]
+        assert facts.backends_of(model) == ["torch"]
     installed = "numba" in available_backends()
-    assert cli_list.backends_of(model) == (["torch", "numba"] if installed else ["torch"])
-    assert cli_list.mixer_facts("lru")[4] == ("numba" if installed else "torch")
+    assert facts.backends_of(model) == (["torch", "numba"] if installed else ["torch"])
+    assert facts.mixer_facts("lru")[4] == ("numba" if installed else "torch")
 
 
 def test_source_is_read_from_the_docstring():
-    assert cli_list.source_of("A.\n\nSource: Doe et al. (2020), eq. 3. State: one.") == "Doe et al. (2020), eq"
+    assert facts.source_of("A.\n\nSource: Doe et al. (2020), eq. 3. State: one.") == "Doe et al. (2020), eq"
     assert (
-        cli_list.source_of("A.\n\nSource: Doe et al. (2020), equation 3. State: one.")
-        == "Doe et al. (2020), equation 3"
+        facts.source_of("A.\n\nSource: Doe et al. (2020), equation 3. State: one.") == "Doe et al. (2020), equation 3"
     )
-    assert cli_list.source_of("y = x (Doe, 1990, equation 1)\n(Roe, 2000)") == "Doe, 1990, equation 1"
+    assert facts.source_of("y = x (Doe, 1990, equation 1)\n(Roe, 2000)") == "Doe, 1990, equation 1"
     assert (
-        cli_list.source_of("After Doe and Roe (1990), and Poe et al. (2000).")
-        == "Doe and Roe (1990); Poe et al. (2000)"
+        facts.source_of("After Doe and Roe (1990), and Poe et al. (2000).") == "Doe and Roe (1990); Poe et al. (2000)"
     )
-    assert cli_list.source_of("Nothing.") == ""
+    assert facts.source_of("Nothing.") == ""
 
 
 def cells(output: str) -> dict[str, list[str]]:
@@ -119,8 +118,8 @@ def test_a_default_that_a_mixer_changes_is_the_one_that_is_shown(call):
 
 
 def test_a_pattern_chooses_mixers_and_tasks(call):
-    assert cli_list.chosen("*net*") == (["delta_net"], [])
-    assert cli_list.chosen("*mqar") == ([], ["mqar", "updating_mqar"])
+    assert chosen("*net*") == (["delta_net"], [])
+    assert chosen("*mqar") == ([], ["mqar", "updating_mqar"])
     code, output, _ = call("list", "*[lg]ru")
     assert code == 0
     assert cells(output).keys() == {"gru", "lru"}
