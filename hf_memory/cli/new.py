@@ -1,8 +1,8 @@
 """The subcommands ``hf-memory new``: a mixer or a task in a file, with its test, from which one's own is made."""
 
+import importlib.util
 import keyword
 import re
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -58,11 +58,11 @@ def write_leaf(kind: str, name: str, out: Path) -> tuple[Path, Path]:
     """
     from hf_memory.storage import write_bytes
 
-    check_name(kind, name)
     paths = out / f"{name}.py", out / f"test_{name}.py"
     for path in paths:
-        if path.exists():
+        if _WORDS.fullmatch(name) and path.exists():
             raise ValueError(f"{path} is there already, and is left as it is; give another name, or another --out")
+    check_name(kind, name)
     for path, template in zip(paths, (f"{kind}.py.jinja", f"test_{kind}.py.jinja"), strict=True):
         write_bytes(path, render(template, name).encode())
     return paths
@@ -100,15 +100,10 @@ def check_name(kind: str, name: str) -> None:
     if name in (*model_keys(), *TASKS):
         raise ValueError(f"name: {name!r} is taken by a {'task' if name in TASKS else 'mixer'} of hf_memory")
     # A file of such a name would hide the module from all that runs beside it.
-    if keyword.iskeyword(name) or name in sys.stdlib_module_names or name in _imported():
-        raise ValueError(f"name: {name!r} is a word or a module of Python; take another")
+    if keyword.iskeyword(name) or name == "conftest" or importlib.util.find_spec(name) is not None:
+        raise ValueError(f"name: {name!r} is a word of Python or a module that it finds; take another")
     if class_stem(name) in ("Task", "Preset") and kind == "task":
         raise ValueError(f"name: {class_stem(name)} is a class that every task uses; take another name")
-
-
-def _imported() -> set[str]:
-    """The packages that hf_memory imports: a file beside the test would hide them."""
-    return {module.partition(".")[0] for module in sys.modules}
 
 
 def _show_next(written: tuple[Path, Path], flags: str) -> None:

@@ -29,7 +29,8 @@ def test_what_is_written_passes_the_test_that_is_written(kind, name, tests, call
     assert sorted(path.name for path in Path().iterdir()) == [f"{name}.py", f"test_{name}.py"]
     monkeypatch.syspath_prepend(".")
     for module in (name, f"test_{name}"):
-        monkeypatch.delitem(sys.modules, module, raising=False)
+        monkeypatch.setitem(sys.modules, module, None)  # so that it is gone when the test ends
+        del sys.modules[module]
     written = importlib.import_module(f"test_{name}")
     assert [one for one in vars(written) if one.startswith("test_")] == tests
     for one in tests:
@@ -81,9 +82,11 @@ def test_no_file_is_overwritten(present, call):
         (("mixer", "gru"), "'gru' is taken by a mixer"),
         (("mixer", "hybrid"), "'hybrid' is taken by a mixer"),
         (("mixer", "mqar"), "'mqar' is taken by a task"),
-        (("task", "class"), "is a word or a module of Python"),
-        (("task", "random"), "is a word or a module of Python"),
-        (("task", "torch"), "is a word or a module of Python"),
+        (("task", "class"), "is a word of Python or a module that it finds"),
+        (("task", "random"), "is a word of Python or a module that it finds"),
+        (("task", "torch"), "is a word of Python or a module that it finds"),
+        (("task", "pytest"), "is a word of Python or a module that it finds"),
+        (("mixer", "conftest"), "is a word of Python or a module that it finds"),
         (("task", "preset"), "Preset is a class that every task uses"),
     ],
 )
