@@ -20,6 +20,8 @@ EDITION = Edition(
         "iid_256": {"length": 256, "test_lengths": (256, 384)},
         "iid_3_40": {"length": (3, 40), "test_lengths": (40, 64, 128, 256)},
         "iid_2_39_last": {"length": (2, 39), "test_lengths": (39, 63, 127, 255)},
+        "iid_3_40_last": {"length": (3, 40), "test_lengths": (40, 64, 128, 256)},
+        "iid_1_40_separator": {"length": (1, 40), "test_lengths": (40, 100, 250, 500)},
         "ones12_len16": {"length": 16, "test_lengths": (16, 24)},
         "ones12_len32": {"length": 32, "test_lengths": (32, 48)},
         "ones4_len32": {"length": 32, "test_lengths": (32, 48)},

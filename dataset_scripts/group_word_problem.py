@@ -26,6 +26,13 @@ EDITION = Edition(
         "a5_k16": {"length": 16, "test_lengths": (16,)},
         "a5_k32": {"length": 32, "test_lengths": (32,)},
         "a5_k64": {"length": 64, "test_lengths": (64,)},
+        "s5_k32": {"length": 32, "test_lengths": (32, 64, 128, 256)},
+        "s5_swaps_k32": {"length": 32, "test_lengths": (32, 64, 128, 256)},
+        "s5_moves_3_k32": {"length": 32, "test_lengths": (32, 64, 128, 256)},
+        "s5_4_tokens_copies_k16": {"length": 16, "test_lengths": (16, 32, 64)},
+        "a5_2_generators_k40": {"length": (3, 40), "test_lengths": (40, 64, 128, 256)},
+        "s5_4_generators_k40": {"length": (3, 40), "test_lengths": (40, 64, 128, 256)},
+        "s5_32_generators_k40": {"length": (3, 40), "test_lengths": (40, 64, 128, 256)},
     },
 )
 

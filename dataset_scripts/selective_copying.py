@@ -17,6 +17,8 @@ EDITION = Edition(
         "pattern_10": {"length": (1, 10), "test_lengths": (2, 4, 6, 8, 10, 11, 12, 15, 20, 30, 50, 75, 100)},
         "blanks_20": {"length": (1, 20), "test_lengths": (5, 10, 20, 40, 80, 200)},
         "pattern_5": {"length": (1, 5), "test_lengths": (3, 4, 5, 6, 8, 10, 20)},
+        "mad_16_of_256": {"length": 224, "test_lengths": (224,)},
+        "mad_16_of_256_subset": {"length": 224, "test_lengths": (224,)},
     },
 )
 

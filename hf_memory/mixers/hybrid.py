@@ -26,15 +26,20 @@ Layer = str | dict[str, Any]
 _CONV: Layer = {"mixer": "base_conv", "expand": 2, "conv_activation": "silu", "skip": False}
 _TAYLOR: Layer = {"mixer": "based", "num_heads": 16, "feature_dim": 16}
 _WINDOW: Layer = {"mixer": "attention", "num_heads": 16, "window": 256}
+_REFLECTING: Layer = {"mixer": "gated_delta_net", "allow_neg_eigval": True}
 
 PRESETS: dict[str, list[Layer]] = {
     "zoology_based": ["base_conv", {"mixer": "based", "num_heads": 1, "feature_dim": 16}],
     "based_360m": 5 * [_CONV, _TAYLOR, _WINDOW, _CONV, _CONV] + 2 * [_CONV],
     "attention_delta_net": ["delta_net", "attention"],
     "window_mamba": ["mamba", {"mixer": "attention", "window": 64}],
+    "qwen3_next": ["gated_delta_net", "gated_delta_net", "gated_delta_net", "attention"],
+    "olmo_hybrid": 3 * [_REFLECTING] + ["attention"],
+    "kimi_linear": ["kda", "kda", "kda", {"mixer": "attention", "position_code": "none"}],
 }
 """Stacks by name: the two layers of Zoology's Based, the 27 of the released Based 360M (a Taylor layer and a window in
-every five), and recurrent layers with attention between them.
+every five), recurrent layers with attention between them, and the order of layers in Qwen3-Next, Olmo Hybrid and Kimi
+Linear: three with a delta rule and then one of attention, which in the last has no positions.
 
 A preset sets the layers alone. The released Based 360M has ``hidden_size=1024``, ``intermediate_size=2048``,
 ``mlp_gated=True`` and ``hidden_act="silu"``, and 362.7 million parameters with its vocabulary of 50,280.

@@ -24,9 +24,10 @@ from huggingface_hub.dataclasses import strict
 from torch import nn
 from transformers import initialization as init
 
+from hf_memory.mixers._token_shift import depth, shifted
 from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
-from hf_memory.models.layers import State, StatefulLayer, last_columns, mark_residual_output
+from hf_memory.models.layers import State, StatefulLayer, mark_residual_output
 from hf_memory.models.modeling import MemoryModel, Mixer
 from hf_memory.ops.wkv import NO_EXPONENT, wkv
 
@@ -64,14 +65,14 @@ class RWKVMixer(Mixer):
 
     def reset_parameters(self) -> None:
         """The laws of the official code."""
-        depth, falling = _depth(self.config, self.layer_idx)
+        depth_share, falling = depth(self.config, self.layer_idx)
         channel = torch.arange(len(self.time_decay), dtype=torch.float32, device=self.time_decay.device)
         share = channel / max(len(channel) - 1, 1)
-        init.copy_(self.time_decay, -5 + 8 * share ** (0.7 + 1.3 * depth))
+        init.copy_(self.time_decay, -5 + 8 * share ** (0.7 + 1.3 * depth_share))
         init.copy_(self.time_first, math.log(0.3) + 0.5 * ((channel + 1) % 3 - 1))
         share = channel / len(channel)
         init.copy_(self.mix_key, share**falling)
-        init.copy_(self.mix_value, share**falling + 0.3 * depth)
+        init.copy_(self.mix_value, share**falling + 0.3 * depth_share)
         init.copy_(self.mix_receptance, share ** (0.5 * falling))
         if self.config.zero_init:
             for linear in (self.key, self.receptance, self.out_proj):
@@ -87,7 +88,7 @@ class RWKVMixer(Mixer):
     def forward(self, hidden_states, state=None, lengths=None, position_ids=None, return_state=True):
         """See :class:`hf_memory.models.layers.StatefulLayer`."""
         state = state or self.initial_state(hidden_states.shape[0])
-        before, shift = _shifted(hidden_states, state["shift"], lengths)
+        before, shift = shifted(hidden_states, state["shift"], lengths)
         key, value, receptance = (
             linear(_mixed(hidden_states, before, mix))
             for linear, mix in (
@@ -131,7 +132,7 @@ class RWKVChannelMix(StatefulLayer):
 
     def reset_parameters(self) -> None:
         """The laws of the official code."""
-        _, falling = _depth(self.config, self.layer_idx)
+        _, falling = depth(self.config, self.layer_idx)
         width = len(self.mix_key)
         share = torch.arange(width, dtype=torch.float32, device=self.mix_key.device) / width
         init.copy_(self.mix_key, share**falling)
@@ -147,23 +148,10 @@ class RWKVChannelMix(StatefulLayer):
     def forward(self, hidden_states, state=None, lengths=None, position_ids=None, return_state=True):
         """See :class:`hf_memory.models.layers.StatefulLayer`."""
         state = state or self.initial_state(hidden_states.shape[0])
-        before, shift = _shifted(hidden_states, state["shift"], lengths)
+        before, shift = shifted(hidden_states, state["shift"], lengths)
         key = self.key(_mixed(hidden_states, before, self.mix_key))
         gate = torch.sigmoid(self.receptance(_mixed(hidden_states, before, self.mix_receptance)))
         return gate * self.value(torch.relu(key).square()), {"shift": shift} if return_state else None
-
-
-def _depth(config: MemoryRWKVConfig, layer_idx: int) -> tuple[float, float]:
-    """How deep a layer lies: from 0 to 1, and from 1 down to 1 / number of layers."""
-    return layer_idx / max(config.num_hidden_layers - 1, 1), 1 - layer_idx / config.num_hidden_layers
-
-
-def _shifted(
-    hidden_states: torch.Tensor, last: torch.Tensor, lengths: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The input before each one, and the last real one (B, 1, D) for the state."""
-    window = torch.cat([last.to(hidden_states.dtype), hidden_states], dim=1)
-    return window[:, :-1], last_columns(window, 1, lengths, hidden_states.shape[1], last)
 
 
 def _mixed(now: torch.Tensor, before: torch.Tensor, mix: torch.Tensor) -> torch.Tensor:

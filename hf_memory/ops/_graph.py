@@ -6,10 +6,11 @@ any length, and run it as it is: with its backends, and computed once more for t
 operation itself, since what it writes has to load where this package is not installed.
 """
 
+import contextlib
 import functools
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -74,10 +75,13 @@ def _of_steps(call: str, tensors: Sequence[Tensor], steps: int, make: Callable[[
     """Results of the operation on so many steps; ``make`` gives a tensor of another's kind with some sizes."""
     name, arguments = _arguments(call, tensors)
     operation, timed = _OPERATIONS[name]
+    own_steps = arguments[timed[0]].shape[1]
 
     def cut(tensor: Tensor, key: str) -> Tensor:
-        once = key not in timed or (key != timed[0] and tensor.shape[1] == 1)
-        return make(tensor, list(tensor.shape) if once else [tensor.shape[0], steps, *tensor.shape[2:]])
+        if key not in timed or (tensor.shape[1] == 1 and own_steps != 1):
+            return make(tensor, list(tensor.shape))
+        per_step = int(tensor.shape[1] // own_steps)  # several steps of a recurrence in a token
+        return make(tensor, [tensor.shape[0], per_step * steps, *tensor.shape[2:]])
 
     cut_arguments = {
         key: pytree.tree_map_only(Tensor, functools.partial(cut, key=key), value) for key, value in arguments.items()
@@ -100,8 +104,12 @@ def _form_of_results(call: str, tensors: Sequence[Tensor]) -> tuple[list[bool], 
 @torch.library.custom_op("hf_memory::run", mutates_args=())
 def _run(call: str, tensors: Sequence[Tensor]) -> list[Tensor]:
     with torch.no_grad():
-        # A result of an operator is a tensor of its own, where an operation may hand on a state as it is.
-        return [result.clone() for result in _results(call, tensors) if isinstance(result, Tensor)]
+        return [_own(result) for result in _results(call, tensors) if isinstance(result, Tensor)]
+
+
+def _own(result: Tensor) -> Tensor:
+    """A result as a tensor of its own, laid out as was announced; an operation may hand on a state as it is."""
+    return result.clone(memory_format=torch.contiguous_format)
 
 
 @_run.register_fake
@@ -119,20 +127,31 @@ def _(call: str, tensors: Sequence[Tensor]) -> list[Tensor]:
     ]
 
 
+@contextlib.contextmanager
+def _recorded() -> Iterator[None]:
+    """Let autograd record inside an operator, which runs below it."""
+    kept = torch._C._dispatch_tls_local_exclude_set()
+    for name, key in torch._C.DispatchKey.__members__.items():
+        if name.startswith(("Autograd", "ADInplace")) and kept.has(key):
+            kept = kept.remove(key)
+    with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), kept), torch.enable_grad():
+        yield
+
+
 @torch.library.custom_op("hf_memory::back", mutates_args=())
 def _back(call: str, tensors: Sequence[Tensor], gradients: Sequence[Tensor], wanted: Sequence[int]) -> list[Tensor]:
     own = [tensor.detach().requires_grad_(index in wanted) for index, tensor in enumerate(tensors)]
-    with torch.enable_grad():
-        results = [result for result in _results(call, own) if isinstance(result, Tensor)]
-    used = [(result, given) for result, given in zip(results, gradients, strict=True) if result.requires_grad]
     inputs = [own[index] for index in wanted]
-    found = torch.autograd.grad([r for r, _ in used], inputs, [g for _, g in used], allow_unused=True)
-    return [torch.zeros_like(own) if grad is None else grad.clone() for own, grad in zip(inputs, found, strict=True)]
+    with _recorded():
+        results = [result for result in _results(call, own) if isinstance(result, Tensor)]
+        used = [(result, given) for result, given in zip(results, gradients, strict=True) if result.requires_grad]
+        found = torch.autograd.grad([r for r, _ in used], inputs, [g for _, g in used], allow_unused=True)
+    return [i.new_zeros(i.shape) if grad is None else _own(grad) for i, grad in zip(inputs, found, strict=True)]
 
 
 @_back.register_fake
 def _(call: str, tensors: Sequence[Tensor], gradients: Sequence[Tensor], wanted: Sequence[int]) -> list[Tensor]:
-    return [torch.empty_like(tensors[index]) for index in wanted]
+    return [tensors[index].new_empty(tensors[index].shape) for index in wanted]
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:

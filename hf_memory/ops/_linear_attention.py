@@ -1,4 +1,4 @@
-"""Parts that linear attention shares with its variants: what a state adds up, and how chunks of steps are combined."""
+"""Parts that linear attention shares with its variants: what a state adds up, and how it is read."""
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ def prepare_values(
     return value, state
 
 
-def value_columns(value: Tensor, normalize: bool, lengths: Tensor | None) -> Tensor:
+def value_columns(value: Tensor, normalize: bool, lengths: Tensor | None = None) -> Tensor:
     """The values of :func:`prepare_values` alone."""
     value = value.to(torch.promote_types(value.dtype, torch.float32))
     if normalize:
@@ -44,37 +44,3 @@ def read_out(sums: Tensor, normalize: bool, eps: float, dtype: torch.dtype) -> T
     if normalize:
         sums = sums[..., :-1] / (sums[..., -1:] + eps)
     return sums.to(dtype)
-
-
-def combine_chunks(
-    query: Tensor, key: Tensor, value: Tensor, scores: Tensor, log_decay: Tensor | None, state: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Add what the queries read inside of their chunks to what they read from the states before.
-
-    Args:
-        query: Features (G, n, c, K), with G = B H and n chunks of c steps.
-        key: Features (G, n, c, K).
-        value: Values (G, n, c, V).
-        scores: Weights of the values inside of each chunk (G, n, c, c), before decay and causal mask.
-        log_decay: Logarithm of the decays (G, n, c), or None.
-        state: Initial state (B, H, K, V).
-
-    Returns:
-        Sums (G, n, c, V) and the final state (B, H, K, V).
-    """
-    start = state.flatten(0, 1)
-    if log_decay is None:
-        states = torch.cumsum(key.transpose(-1, -2) @ value, dim=1) + start.unsqueeze(1)
-        before = torch.cat((start.unsqueeze(1), states[:, :-1]), dim=1)
-        return query @ before + scores.tril() @ value, states[:, -1].reshape(state.shape)
-    total = log_decay.cumsum(-1)
-    future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
-    difference = (total.unsqueeze(-1) - total.unsqueeze(-2)).masked_fill(future, -torch.inf)
-    kept = key * (total[..., -1:] - total).exp().unsqueeze(-1)
-    before, current = [], start
-    for factor, added in zip(total[..., -1].exp().unbind(1), (kept.mT @ value).unbind(1), strict=True):
-        before.append(current)
-        current = factor[:, None, None] * current + added
-    decayed = query * total.exp().unsqueeze(-1)
-    sums = decayed @ torch.stack(before, dim=1) + (scores * difference.exp()) @ value
-    return sums, current.view(state.shape)

@@ -21,8 +21,9 @@ from torch import Tensor
 from hf_memory.ops._cells import without_autocast
 from hf_memory.ops._chunks import check_shapes, join_chunks, split_chunks
 from hf_memory.ops._graph import graph_node
-from hf_memory.ops._linear_attention import combine_chunks, prepare_values, read_out, value_columns
+from hf_memory.ops._linear_attention import prepare_values, read_out, value_columns
 from hf_memory.ops.backends.dispatch import load_kernel, resolve_backend
+from hf_memory.ops.gated_linear_attention import combine_chunks
 from hf_memory.ops.linear_attention import linear_attention_recurrent
 
 _CHUNK = 128
@@ -115,7 +116,8 @@ def taylor_attention_chunked(
     rows = join_chunks(key_features, batch, time)
     columns, state = prepare_values(rows, value, normalize, initial_state, lengths)
     columns = split_chunks(columns, chunk)
-    sums, state = combine_chunks(query_features, key_features, columns, _weights(query, key), None, state)
+    weights = _weights(query, key).tril()
+    sums, state = combine_chunks(query_features, key_features, columns, weights, None, state)
     return read_out(join_chunks(sums, batch, time), normalize, eps, value.dtype), state
 
 

@@ -12,6 +12,7 @@ from hf_memory.tasks._draws import draw_distinct, expected_largest_count
 from hf_memory.tasks.base import IGNORE_INDEX, Preset, Segment, Task
 
 ROLES = ("shared", "disjoint_in_row")
+LOSS_REGIONS = ("answers", "all")
 _CLASSIC = "associative recall with a vocabulary of 50 (Ba et al., 2016; Fu et al., 2023, H3), the row full of pairs"
 _SMALL = "few pairs: the same law at a size that trains on a CPU"
 
@@ -46,6 +47,8 @@ class AssociativeRecall(Task):
             and value there, in one row too, where only its place tells which; such queries are annotated as
             ``ambiguous``. ``"disjoint_in_row"``: values are drawn, with replacement, among the ids that are no key of
             the row.
+        loss_region: ``"answers"``: the last position alone is supervised; ``"all"``: every token is, with the answer
+            at the last.
     """
 
     key: ClassVar[str] = "associative_recall"
@@ -61,10 +64,12 @@ class AssociativeRecall(Task):
     vocab_size: int = 50
     num_kv_pairs: int | None = None
     roles: str = "shared"
+    loss_region: str = "answers"
 
     def __post_init__(self) -> None:
         check_int("vocab_size", self.vocab_size, 3)
         check_choice("roles", self.roles, ROLES)
+        check_choice("loss_region", self.loss_region, LOSS_REGIONS)
         name = f"num_kv_pairs with vocab_size {self.vocab_size} and roles {self.roles!r}"
         check_int(name, self.num_kv_pairs, 1, self._most_pairs, optional=True)
 
@@ -103,13 +108,21 @@ class AssociativeRecall(Task):
         input_ids[:, 0 : 2 * k : 2] = keys
         input_ids[:, 1 : 2 * k : 2] = values
         input_ids[:, -2] = keys[row, asked]
-        labels = np.full((num_examples, length), IGNORE_INDEX, dtype=np.int32)
+        labels = self._other_labels(input_ids)
         labels[:, -1] = values[row, asked]
         return input_ids, labels
 
+    def _other_labels(self, input_ids: np.ndarray) -> np.ndarray:
+        """Labels (n, L) without the answers."""
+        return (
+            input_ids.astype(np.int32)
+            if self.loss_region == "all"
+            else np.full(input_ids.shape, IGNORE_INDEX, np.int32)
+        )
+
     def solve(self, input_ids: np.ndarray) -> np.ndarray:
         """Walk over the pairs and keep the value of the one whose key is the query."""
-        labels = np.full(input_ids.shape, IGNORE_INDEX, dtype=np.int32)
+        labels = self._other_labels(input_ids)
         for position in range(0, 2 * self.pairs_at(input_ids.shape[1]), 2):
             found = input_ids[:, position] == input_ids[:, -2]
             labels[found, -1] = input_ids[found, position + 1]
@@ -122,6 +135,8 @@ class AssociativeRecall(Task):
         key also stands as a value, so that its earlier places are followed by different ids.
         """
         score = labels != IGNORE_INDEX
+        # Pads stand at the end: the answer is the last label.
+        score &= np.cumsum(score, axis=1) == score.sum(axis=1, keepdims=True)
         row, column = np.nonzero(score)
         query = input_ids[row, column - 1][:, None]
         # Pads stand at the end and are never before the query.

@@ -69,6 +69,7 @@ class Task(abc.ABC):
         problem_type: ``"classification"`` or ``"regression"``.
         category: Kind of memory that the task needs.
         headline_metric: The metric that ``extrapolation_length`` thresholds.
+        bracket_words: Whether rows are words of brackets, which rules that count brackets can read.
         presets: Named settings; the first is the default.
 
     ``solve``, ``annotate`` and ``candidates`` are written for arrays (n, L), and take lists, tensors and columns of a
@@ -82,6 +83,7 @@ class Task(abc.ABC):
     problem_type: ClassVar[Literal["classification", "regression"]] = "classification"
     category: ClassVar[Literal["stateful", "stable", "counting", "associative", "stack"]]
     headline_metric: ClassVar[str] = "token_accuracy"
+    bracket_words: ClassVar[bool] = False
     presets: ClassVar[Mapping[str, Preset]]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -21,6 +21,15 @@ _SHORT_MIX_LAST = (
     "Beck et al. (2024), xLSTM, and Grazzi et al. (2025): one answer a row, trained at 3 to 40 tokens, evaluated at "
     "40 to 256; one of them is the answer, which is not counted here: 2 to 39 bits, then 39 to 255"
 )
+_THREE_TO_FORTY = (
+    "Walker et al. (2025), SLiCE, and the PD-SSM paper (2025): 3 to 40 bits, the answer due at the last; their lengths "
+    "from 40 to 256 are one split"
+)
+_CHOMSKY = (
+    "Delétang et al. (2023), Chomsky hierarchy: 1 to 40 bits, the answer read at an empty token after them; lengths 41 "
+    "to 500, whose mean is their score, are one split"
+)
+_POOLED = {"test_40_to_256": (Segment(8_192, (40, 256)),)}
 
 
 def _controlled(length: int, num_ones: int, **knobs: int) -> Preset:
@@ -58,6 +67,14 @@ class BitParity(Task):
     subset of the positions. The controlled law moves chance away from one half: after the last one the label is
     constant, and position and current bit alone tell more the denser the ones are.
 
+    Where a separator ends the row, the one answer is due there:
+
+    >>> BitParity(score="last", separator=True).solve(np.array([[1, 1, 0, 1, 2]])).tolist()
+    [[-100, -100, -100, -100, 1]]
+
+    Expected to be solved at any length by nonlinear recurrences and by linear ones whose eigenvalues reach below zero
+    (Grazzi et al., 2025); those with eigenvalues in [0, 1] alone, and attention, do not go beyond the trained lengths.
+
     Attributes:
         num_ones: Number of ones in each row; ``None`` for independent bits.
         distinct_pool: Size of a fixed pool of distinct rows from which all rows come; ``None`` for no limit. It tells
@@ -65,6 +82,7 @@ class BitParity(Task):
         modulus: Modulus of the count. 2 is parity; a larger one gives as many classes.
         score: ``"all"``: every position is supervised; ``"last"``: the last one only, where nothing but the whole row
             tells the answer of independent bits.
+        separator: End each row with a third id, under which the answer is due. Only where the last position is scored.
     """
 
     key: ClassVar[str] = "bit_parity"
@@ -78,6 +96,14 @@ class BitParity(Task):
         "iid_256": Preset(256, (256, 384), source=_LONGER),
         "iid_3_40": Preset((3, 40), (40, 64, 128, 256), source=_SHORT_MIX),
         "iid_2_39_last": Preset((2, 39), (39, 63, 127, 255), {"score": "last"}, source=_SHORT_MIX_LAST),
+        "iid_3_40_last": Preset((3, 40), (40, 64, 128, 256), {"score": "last"}, _POOLED, source=_THREE_TO_FORTY),
+        "iid_1_40_separator": Preset(
+            (1, 40),
+            (40, 100, 250, 500),
+            {"score": "last", "separator": True},
+            {"test_41_to_500": (Segment(3_000, (41, 500)),)},
+            source=_CHOMSKY,
+        ),
         "ones12_len16": _controlled(16, 12),
         "ones12_len32": _controlled(32, 12),
         "ones4_len32": _controlled(32, 4),
@@ -89,17 +115,23 @@ class BitParity(Task):
     distinct_pool: int | None = None
     modulus: int = 2
     score: str = "all"
+    separator: bool = False
 
     def __post_init__(self) -> None:
         check_int("num_ones", self.num_ones, 0, optional=True)
         check_int("distinct_pool", self.distinct_pool, 1, optional=True)
         check_int("modulus", self.modulus, 2)
         check_choice("score", self.score, ("all", "last"))
+        check_choice("separator", self.separator, (False, True) if self.score == "last" else (False,))
 
     @property
     def vocab_size(self) -> int:
-        """Two: the bits."""
-        return 2
+        """The bits, and the separator where there is one."""
+        return 2 + self.separator
+
+    def row_length(self, length: int) -> int:
+        """Columns of ``length`` bits and of the separator."""
+        return length + self.separator
 
     @property
     def num_labels(self) -> int:
@@ -118,27 +150,35 @@ class BitParity(Task):
         if self.distinct_pool is None:
             bits = _draw_bits(rng, length, num_examples, self.num_ones)
         else:
-            pool = _pool(self, length)
+            pool = _pool(self._unscored(), length)
             bits = pool[rng.integers(0, len(pool), size=num_examples)]
         labels = np.cumsum(bits, axis=1, dtype=np.int32)
         if self.modulus == 2:
             labels &= 1
         else:
             labels %= self.modulus
-        return bits.astype(np.int32), self._supervised(labels)
+        return self._separated(bits), self._supervised(labels)
+
+    def _separated(self, bits: np.ndarray) -> np.ndarray:
+        """Rows (n, L) int32 of bits, with the separator at their end where there is one."""
+        end = np.full((len(bits), int(self.separator)), 2, dtype=np.int32)
+        return np.concatenate([bits, end], axis=1, dtype=np.int32) if self.separator else bits.astype(np.int32)
 
     def solve(self, input_ids: np.ndarray) -> np.ndarray:
         """Walk a counter that wraps at the modulus over the bits of each row."""
-        labels = np.empty(input_ids.shape, dtype=np.int32)
+        bits = input_ids.shape[1] - self.separator
+        labels = np.empty((len(input_ids), bits), dtype=np.int32)
         state = np.zeros(len(input_ids), dtype=np.int32)
-        for position in range(input_ids.shape[1]):
+        for position in range(bits):
             state = np.where(input_ids[:, position] == 1, state + 1, state)
             state[state == self.modulus] = 0
             labels[:, position] = state
         return self._supervised(labels)
 
     def _supervised(self, labels: np.ndarray) -> np.ndarray:
-        """Labels (n, L), ignored where a position is not supervised."""
+        """Labels (n, L), ignored where a position is not supervised, of remainders after each bit."""
+        if self.separator:
+            labels = np.concatenate([labels, labels[:, -1:]], axis=1)
         if self.score == "last":
             labels[:, :-1] = IGNORE_INDEX
         return labels
@@ -158,7 +198,7 @@ class BitParity(Task):
         if metric == "token_accuracy" or (metric == "sequence_accuracy" and self.score == "last"):
             return self.baselines(length)["position_and_token"]
         if metric == "loss":
-            joint = self._joint(length, 1)
+            joint = self._joint(length, 1 - self.separator)
             given = joint / np.maximum(joint.sum(axis=2, keepdims=True), 1e-300)
             return float(-(joint * np.log(np.where(joint > 0, given, 1.0))).sum() / len(joint))
         if metric == "sequence_accuracy" and self.modulus == 2 and self.num_ones is self.distinct_pool is None:
@@ -168,25 +208,32 @@ class BitParity(Task):
     def baselines(self, length: int) -> dict[str, float]:
         """Token accuracy of the best tables of nothing, position, bit, both, 3 bits, the commoner bit; exact."""
         check_int(f"num_ones at length {length}", self.num_ones, 0, length, optional=True)
-        joint, law = self._joint(length, 1), dataclasses.replace(self, score="all")
+        # The separator takes the place of a token, and says nothing.
+        joint = self._joint(length, 1 - self.separator)
+        majority = self._scored(_majority_joint(self._unscored(), length))
         return {
             "majority": float(joint.sum(axis=1).mean(axis=0).max()),
             "position": float(joint.sum(axis=1).max(axis=1).mean()),
             "token": float(joint.mean(axis=0).max(axis=1).sum()),
             "position_and_token": float(joint.max(axis=2).sum(axis=1).mean()),
-            "last_3_tokens": float(self._joint(length, 3).mean(axis=0).max(axis=1).sum()),
-            "majority_so_far": float(self._scored(_majority_joint(law, length)).mean(axis=0).max(axis=1).sum()),
+            "last_3_tokens": float(self._joint(length, 3 - self.separator).mean(axis=0).max(axis=1).sum()),
+            "majority_so_far": float(majority.mean(axis=0).max(axis=1).sum()),
         }
 
     def _joint(self, length: int, width: int) -> np.ndarray:
         """Probability (S, W, C) that the last ``width`` bits are w and the label y, at each scored position."""
-        law = dataclasses.replace(self, score="all")
+        if width == 0:
+            return self._joint(length, 1).sum(axis=1, keepdims=True)
         joint = (
-            _joint_of_pool(law, length, width)
+            _joint_of_pool(self._unscored(), length, width)
             if self.distinct_pool
             else _joint(length, self.num_ones, self.modulus, width)
         )
         return self._scored(joint)
+
+    def _unscored(self) -> "BitParity":
+        """The law without what tells which positions are scored."""
+        return dataclasses.replace(self, score="all", separator=False)
 
     def _scored(self, joint: np.ndarray) -> np.ndarray:
         """The scored positions of an array whose first axis is the position."""
@@ -201,8 +248,8 @@ class BitParity(Task):
         """All distinct rows in lexicographic order, or the pool."""
         self.validate_length(length)
         if self.distinct_pool is not None:
-            return _pool(self, length).astype(np.int32)
-        return _unrank(length, self.num_ones).astype(np.int32)
+            return self._separated(_pool(self._unscored(), length))
+        return self._separated(_unrank(length, self.num_ones))
 
     def _space(self, length: int) -> int:
         return 2**length if self.num_ones is None else math.comb(length, self.num_ones)

@@ -80,7 +80,7 @@ def heuristic_levels(
 def rules_of(task: Task) -> dict[str, Callable[[Rows], np.ndarray]]:
     """The rules with a table that apply to a task, by name: each codes what it reads of rows as integers (n, L)."""
     rules = {**_PLAIN, "majority_so_far": _majority_class}
-    return {**rules, **_BRACKETS} if task.category == "stack" else rules
+    return {**rules, **_BRACKETS} if task.bracket_words else rules
 
 
 def _columns(rows: Rows) -> np.ndarray:

@@ -14,10 +14,17 @@ from hf_memory.tasks.base import IGNORE_INDEX, Preset, Segment, Task
 
 FILLERS = ("zero", "random", "random_published")
 ASSIGNMENTS = ("published", "shuffled")
+LOSS_REGIONS = ("answers", "all")
 _ZOOLOGY = "Arora et al. (2024), Zoology, figure 2"
 _SEED3 = "Okpekpe and Orvieto (2025), Revisiting associative recall in modern recurrent models"
 _BASED = "Arora et al. (2024), Based: mixture of lengths and numbers of pairs"
 _SHUFFLED = "Arora et al. (2024), Zoology, figure 2, with the pairs shuffled over the slots: repaired by this package"
+_FORGETTING = (
+    "the published code of Zoology (2026), forgetting: {} of the keys are bound again before the queries; the mixture "
+    "of its sizes"
+)
+_FORGETTING_ALL = _FORGETTING.format("four") + "; of four pairs all are, so that the second half tells all"
+_FORGETTING_HALF = _FORGETTING.format("half") + "; half of the keys, and shuffled slots, repaired by this package"
 _SMALL = "small widths and small budgets: many pairs for the width, or few tokens"
 
 
@@ -50,6 +57,25 @@ def _based_mixture() -> Preset:
     )
 
 
+def _forgetting(half: bool) -> Preset:
+    """The published mixture with updates: of four keys in all sizes, or of half of them."""
+    train = ((100_000, 64, 4), (20_000, 128, 9), (20_000, 256, 16), (20_000, 256, 25), (20_000, 256, 36))
+    test = ((64, 4), (64, 9), (128, 16), (256, 36), (512, 64), (1024, 144), (2048, 256))
+    sizes = {count: {"num_kv_pairs": count, "num_updates": count // 2 if half else 4} for count in range(4, 257)}
+    return Preset(
+        length=64,
+        test_lengths=(64,),
+        knobs={
+            "filler": "random_published",
+            "slot_assignment": "shuffled" if half else "published",
+            **sizes[4],
+        },
+        tests={f"test_{length}_kv{pairs}": (Segment(1_000, length, sizes[pairs]),) for length, pairs in test},
+        train=tuple(Segment(count, length, sizes[pairs]) for count, length, pairs in train),
+        source=_FORGETTING_HALF if half else _FORGETTING_ALL,
+    )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MQAR(Task):
     """Recall the value of each key when the key comes again (Arora et al., 2024, Zoology).
@@ -72,6 +98,16 @@ class MQAR(Task):
     >>> MQAR(slot_assignment="shuffled").chance_level("recall", 64)
     0.25
 
+    Between context and slots some of the keys may be bound again, to new values, and the later value is due:
+
+    >>> row = np.array([[3, 12, 5, 9, 3, 14, 0, 0, 5, 0, 3, 0]])
+    >>> MQAR(vocab_size=16, num_kv_pairs=2, num_updates=1).solve(row)[0, 8:].tolist()
+    [-100, 9, -100, 14]
+
+    Expected to be solved by attention of two layers, or of one with a short convolution, at any number of pairs; by
+    linear recurrences up to a number that grows with their state, the delta rule ahead of plain decay (Arora et al.,
+    2024; Yang et al., 2024); LSTM and other cells of a vector state hold few pairs.
+
     Attributes:
         vocab_size: Number of ids V. Keys come from [1, V/2), values from [V/2, V), and 0 is the blank.
         num_kv_pairs: Number of pairs k.
@@ -84,6 +120,8 @@ class MQAR(Task):
             no id is both key and value.
         slot_assignment: ``"published"``: the i-th key gets the i-th slot drawn; ``"shuffled"``: the drawn slots are
             given to the keys in uniformly random order, so that a slot tells nothing of its pair.
+        num_updates: Number of distinct keys that are bound again, in uniformly random order, after the context.
+        loss_region: ``"answers"``: only those are supervised; ``"all"``: every token is, with the answers at theirs.
     """
 
     key: ClassVar[str] = "mqar"
@@ -102,6 +140,9 @@ class MQAR(Task):
         "kv4_len64_random": _pairs(4, 64, _SMALL, filler="random"),
         "kv8_len64_random": _pairs(8, 64, _SMALL, filler="random"),
         "based_mixture": _based_mixture(),
+        "forgetting": _forgetting(half=False),
+        "forgetting_half": _forgetting(half=True),
+        "kv4_len64_all": _pairs(4, 64, f"the loss on all tokens: {_SMALL}", filler="random", loss_region="all"),
         "kv4_len64_shuffled": _pairs(4, 64, _SHUFFLED, slot_assignment="shuffled"),
         "kv8_len128_shuffled": _pairs(8, 128, _SHUFFLED, slot_assignment="shuffled"),
         "kv16_len256_shuffled": _pairs(16, 256, _SHUFFLED, slot_assignment="shuffled"),
@@ -114,6 +155,8 @@ class MQAR(Task):
     num_passes: int = 1
     shared_vocab: bool = False
     slot_assignment: str = "published"
+    num_updates: int = 0
+    loss_region: str = "answers"
 
     def __post_init__(self) -> None:
         check_int("vocab_size", self.vocab_size, 4)
@@ -124,6 +167,10 @@ class MQAR(Task):
         check_choice("filler", self.filler, FILLERS)
         check_int("num_passes", self.num_passes, 1)
         check_choice("slot_assignment", self.slot_assignment, ASSIGNMENTS)
+        shared = self.vocab_size - 1 - self.num_kv_pairs
+        values = (shared if self.shared_vocab else self.vocab_size - self.vocab_size // 2) - self.num_kv_pairs
+        check_int("num_updates", self.num_updates, 0, min(self.num_kv_pairs, values))
+        check_choice("loss_region", self.loss_region, LOSS_REGIONS)
 
     @property
     def num_labels(self) -> int:
@@ -133,7 +180,7 @@ class MQAR(Task):
     @property
     def context_length(self) -> int:
         """Number of tokens before the first slot."""
-        return 2 * self.num_kv_pairs * self.num_passes
+        return 2 * (self.num_kv_pairs * self.num_passes + self.num_updates)
 
     def validate_length(self, length: int) -> None:
         """Raise unless ``length`` is even and holds the context and a slot for each query."""
@@ -146,13 +193,16 @@ class MQAR(Task):
         """Draw rows: ``input_ids`` and ``labels`` (n, L) int32, k positions of each row supervised."""
         self.validate_length(length)
         n, k, context = num_examples, self.num_kv_pairs, self.context_length
-        keys, values = self._draw_pairs(rng, n)
+        keys, bound = self._draw_pairs(rng, n)
+        values, new = bound[:, :k].copy(), bound[:, k:]
         weights = np.arange(1, (length - context) // 2 + 1, dtype=np.float64) ** (self.power_a - 1.0)
         slots = draw_weighted_distinct(rng, n, k, weights)
         if self.slot_assignment == "shuffled":
             slots = rng.permuted(slots, axis=1)
         query_at = context + 2 * slots
         row = np.arange(n)[:, None]
+        pairs = np.stack([keys, values], axis=2).reshape(n, 2 * k)
+        updated = draw_distinct(rng, n, self.num_updates, k)
 
         input_ids = np.zeros((n, length), dtype=np.int32)
         labels = np.full((n, length), IGNORE_INDEX, dtype=np.int32)
@@ -160,21 +210,35 @@ class MQAR(Task):
             input_ids[:, context:] = rng.integers(0, self.vocab_size, size=(n, length - context), dtype=np.int32)
         elif self.filler == "random":
             free = np.broadcast_to(np.arange(length) >= context, input_ids.shape)
-            fill_avoiding(rng, input_ids, free, np.concatenate([keys, values], axis=1), self.vocab_size)
-        pairs = np.stack([keys, values], axis=2).reshape(n, 2 * k)
-        input_ids[:, :context] = np.tile(pairs, (1, self.num_passes))
+            fill_avoiding(rng, input_ids, free, np.concatenate([keys, bound], axis=1), self.vocab_size)
+        input_ids[:, : context - 2 * self.num_updates] = np.tile(pairs, (1, self.num_passes))
+        input_ids[:, context - 2 * self.num_updates : context : 2] = keys[row, updated]
+        input_ids[:, context - 2 * self.num_updates + 1 : context : 2] = new
+        values[row, updated] = new
         input_ids[row, query_at] = keys
         labels[row, query_at + 1] = values
-        return input_ids, labels
+        return input_ids, self._supervised(input_ids, labels)
+
+    def _supervised(self, input_ids: np.ndarray, answers: np.ndarray) -> np.ndarray:
+        """Labels (n, L) of answers (n, L), with all other tokens where they are supervised too."""
+        if self.loss_region == "all":
+            return np.where(answers == IGNORE_INDEX, input_ids, answers).astype(np.int32)
+        return answers
 
     def solve(self, input_ids: np.ndarray) -> np.ndarray:
         """Compare the first token of every slot with every key of the context.
 
         Under the filler ``"random_published"`` an accidental key cannot be told from a query and is labelled as well.
         """
+        return self._supervised(input_ids, self._answers(input_ids))
+
+    def _answers(self, input_ids: np.ndarray) -> np.ndarray:
+        """Answers (n, L), ignored where none is due."""
         labels = np.full(input_ids.shape, IGNORE_INDEX, dtype=np.int32)
         first_pass = input_ids[:, : 2 * self.num_kv_pairs]
-        keys, values = first_pass[:, 0::2], first_pass[:, 1::2]
+        keys, values = first_pass[:, 0::2], first_pass[:, 1::2].copy()
+        for again in range(self.context_length - 2 * self.num_updates, self.context_length, 2):
+            values = np.where(keys == input_ids[:, again, None], input_ids[:, again + 1, None], values)
         for query_at in range(self.context_length, input_ids.shape[1] - 1, 2):
             matches = input_ids[:, query_at, None] == keys
             answer = np.where(matches, values, 0).sum(axis=1)
@@ -189,22 +253,34 @@ class MQAR(Task):
         keys is the query, ``undecided`` marks all of them.
         """
         score = labels != IGNORE_INDEX
+        if self.loss_region == "all":
+            score &= self._answers(input_ids) != IGNORE_INDEX
         row, column = np.nonzero(score)
         query_at = column - 1
         keys = input_ids[:, 0 : 2 * self.num_kv_pairs : 2]
         pair = np.argmax(keys[row] == input_ids[row, query_at][:, None], axis=1)
-        last_seen = self.context_length - 2 * self.num_kv_pairs + 2 * pair
+        again = self.context_length - 2 * self.num_updates
+        last_seen = again - 2 * self.num_kv_pairs + 2 * pair
+        bound_at = self._bound_again(input_ids, row, query_at)
         columns = {
-            "distance": query_at - last_seen,
+            "distance": query_at - np.where(bound_at >= 0, bound_at, last_seen),
             "pair": pair,
             "slot": (query_at - self.context_length) // 2,
             "num_kv_pairs": np.full(len(row), self.num_kv_pairs),
+            **({"updated": bound_at >= 0} if self.num_updates else {}),
         }
         notes = {"score": score, "undecided": self._undecided(input_ids)}
         for name, numbers in columns.items():
             notes[name] = np.full(labels.shape, -1, dtype=np.int32)
             notes[name][row, column] = numbers
         return notes
+
+    def _bound_again(self, ids: np.ndarray, row: np.ndarray, query_at: np.ndarray) -> np.ndarray:
+        """Column (m,) of the update of the key of each query, -1 where it has none."""
+        found, query = np.full(len(row), -1), ids[row, query_at]
+        for column in range(self.context_length - 2 * self.num_updates, self.context_length, 2):
+            found[ids[row, column] == query] = column
+        return found
 
     def chance_level(self, metric: str, length: int) -> float:
         """The best guess of the pair from the position of its query, exact from the law of the slots.
@@ -216,7 +292,7 @@ class MQAR(Task):
         tells = self.slot_assignment == "published" and self.power_a != 1.0
         if metric == "sequence_accuracy" and not tells:
             return math.exp(-math.lgamma(pairs + 1))
-        if metric not in ("recall", "token_accuracy", "loss"):
+        if metric not in ("recall", "token_accuracy", "loss") or (metric == "loss" and self.loss_region == "all"):
             return math.nan
         if not tells:
             return math.log(pairs) if metric == "loss" else 1.0 / pairs
@@ -234,31 +310,32 @@ class MQAR(Task):
         }
 
     def candidates(self, input_ids: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """The values of the first pass."""
+        """The values of the first pass and of the updates."""
         mask = np.zeros(input_ids.shape, dtype=bool)
         mask[:, 1 : 2 * self.num_kv_pairs : 2] = True
+        mask[:, self.context_length - 2 * self.num_updates + 1 : self.context_length : 2] = True
         return mask
 
     def num_distinct(self, length: int) -> int:
         """Number of distinct rows: exact, but a lower bound for ``"random_published"``."""
         self.validate_length(length)
-        k, half = self.num_kv_pairs, self.vocab_size // 2
+        k, half, more = self.num_kv_pairs, self.vocab_size // 2, self.num_updates
         if self.shared_vocab:
-            contexts = math.perm(self.vocab_size - 1, 2 * k)
+            contexts = math.perm(self.vocab_size - 1, 2 * k + more)
         else:
-            contexts = math.perm(half - 1, k) * math.perm(self.vocab_size - half, k)
-        rows = contexts * math.perm((length - self.context_length) // 2, k)
+            contexts = math.perm(half - 1, k) * math.perm(self.vocab_size - half, k + more)
+        rows = contexts * math.perm(k, more) * math.perm((length - self.context_length) // 2, k)
         if self.filler == "zero":
             return rows
-        return rows * (self.vocab_size - 2 * k) ** (length - self.context_length - k)
+        return rows * (self.vocab_size - 2 * k - more) ** (length - self.context_length - k)
 
     def _draw_pairs(self, rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Keys and values (n, k) each."""
-        k, half = self.num_kv_pairs, self.vocab_size // 2
+        """Keys (n, k), and values (n, k + u) in the order in which they are bound."""
+        k, half, values = self.num_kv_pairs, self.vocab_size // 2, self.num_kv_pairs + self.num_updates
         if self.shared_vocab:
-            ids = draw_distinct(rng, n, 2 * k, self.vocab_size - 1) + 1
+            ids = draw_distinct(rng, n, k + values, self.vocab_size - 1) + 1
             return ids[:, :k], ids[:, k:]
-        return draw_distinct(rng, n, k, half - 1) + 1, draw_distinct(rng, n, k, self.vocab_size - half) + half
+        return draw_distinct(rng, n, k, half - 1) + 1, draw_distinct(rng, n, values, self.vocab_size - half) + half
 
     def _undecided(self, input_ids: np.ndarray) -> np.ndarray:
         """Label positions (n, L) bool of slots whose key stands in several slots."""

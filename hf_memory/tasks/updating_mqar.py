@@ -14,6 +14,7 @@ from hf_memory.tasks.base import IGNORE_INDEX, Preset, Segment, Task
 
 FILLERS = ("zero", "random")
 QUERIES = ("uniform", "balanced")
+LOSS_REGIONS = ("answers", "all")
 UPDATE_SHARES = (0.0, 0.1, 0.25, 0.5)
 _SOURCE = "a law of this package; values that change over time are named as future work by the poster"
 _FILLER, _UPDATE, _QUERY = 0, 1, 2
@@ -72,6 +73,7 @@ class UpdatingMQAR(Task):
             that may repeat a key is not offered: it would look like an update and change the answers.
         num_passes: How often the first bindings are given, one pass after the other.
         shared_vocab: Draw keys and values from one vocabulary [1, V); in one row no id is both.
+        loss_region: ``"answers"``: only those are supervised; ``"all"``: every token is, with the answers at theirs.
     """
 
     key: ClassVar[str] = "updating_mqar"
@@ -89,6 +91,7 @@ class UpdatingMQAR(Task):
     filler: str = "zero"
     num_passes: int = 1
     shared_vocab: bool = False
+    loss_region: str = "answers"
 
     def __post_init__(self) -> None:
         check_int("vocab_size", self.vocab_size, 4)
@@ -107,6 +110,7 @@ class UpdatingMQAR(Task):
         check_choice("query", self.query, QUERIES)
         check_choice("filler", self.filler, FILLERS)
         check_int("num_passes", self.num_passes, 1)
+        check_choice("loss_region", self.loss_region, LOSS_REGIONS)
 
     @property
     def num_labels(self) -> int:
@@ -164,7 +168,7 @@ class UpdatingMQAR(Task):
         input_ids[:, :context] = np.tile(pairs, (1, self.num_passes))
         which = self._choose_keys(rng, kinds == _UPDATE)
         labels[:, context + 1 :: 2] = self._write_events(kinds, which, keys, values, input_ids[:, context:])
-        return input_ids, labels
+        return input_ids, np.where(labels == IGNORE_INDEX, input_ids, labels) if self.loss_region == "all" else labels
 
     def _draw_kinds(self, rng: np.random.Generator, n: int, num_events: int) -> np.ndarray:
         """What each event is (n, G): rows without a query, or with more updates than values, are drawn again."""
@@ -220,6 +224,17 @@ class UpdatingMQAR(Task):
 
     def solve(self, input_ids: np.ndarray) -> np.ndarray:
         """For every key by itself, carry the place of its last binding along the row and read the value there."""
+        labels = self._answers(input_ids)
+        return np.where(labels == IGNORE_INDEX, input_ids, labels) if self.loss_region == "all" else labels
+
+    def _of_queries(self, input_ids: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Labels (n, L) of the queries alone."""
+        if self.loss_region == "answers":
+            return labels
+        return np.where(self._answers(input_ids) == IGNORE_INDEX, IGNORE_INDEX, labels)
+
+    def _answers(self, input_ids: np.ndarray) -> np.ndarray:
+        """Answers (n, L), ignored where none is due."""
         labels = np.full(input_ids.shape, IGNORE_INDEX, dtype=np.int32)
         ids, blank = input_ids[:, 0:-1:2], input_ids[:, 1::2] == 0
         column = np.arange(ids.shape[1])
@@ -237,7 +252,7 @@ class UpdatingMQAR(Task):
         query; ``load``: bindings written so far; ``rate``: updates of this key in the whole row, all that ids tell of
         its rate; ``pair``: place of the key in the context.
         """
-        score = labels != IGNORE_INDEX
+        score = self._of_queries(input_ids, labels) != IGNORE_INDEX
         notes = {"score": score}
         columns = {
             name: np.full(labels.shape, -1, dtype=np.int32) for name in ("updates", "age", "load", "rate", "pair")
@@ -269,7 +284,7 @@ class UpdatingMQAR(Task):
         ``stale``: an earlier value of the same key; ``swap``: the value in force of another key; ``other``: anything
         else, an earlier value of another key among it. Recall and the three sum to 1.
         """
-        score = labels != IGNORE_INDEX
+        score = self._of_queries(input_ids, labels) != IGNORE_INDEX
         wrong = score & (predictions != labels)
         stale, swap = np.zeros_like(wrong), np.zeros_like(wrong)
         ids, second = input_ids[:, 0:-1:2], input_ids[:, 1::2]
@@ -296,7 +311,7 @@ class UpdatingMQAR(Task):
         ids, second = input_ids[:, 0:-1:2], mask[:, 1::2]
         for key in keys.T:
             second |= ids == key[:, None]
-        second &= (input_ids[:, 1::2] != 0) & (labels[:, 1::2] == IGNORE_INDEX)
+        second &= (input_ids[:, 1::2] != 0) & (self._of_queries(input_ids, labels)[:, 1::2] == IGNORE_INDEX)
         second[:, self.num_kv_pairs : self.context_length // 2] = False
         return mask
 
@@ -307,7 +322,7 @@ class UpdatingMQAR(Task):
         keys were updated, 1/(2 m) or 1/(2 (k - m)), whichever is larger, over the law of m: exact where all keys have
         one rate, else by that law on fixed rows. Rows with more updates than values are left out of account.
         """
-        if metric not in ("recall", "token_accuracy", "loss"):
+        if metric not in ("recall", "token_accuracy", "loss") or (metric == "loss" and self.loss_region == "all"):
             return math.nan
         k = self.num_kv_pairs
         if self.query == "uniform":
@@ -381,6 +396,7 @@ def _updated_keys(task: UpdatingMQAR, length: int) -> np.ndarray:
 
 def _updated_keys_of_rows(task: UpdatingMQAR, length: int) -> np.ndarray:
     """Shares (k + 1,) of the queries of 4,000 fixed rows before which m of the keys were updated."""
+    task = dataclasses.replace(task, loss_region="answers")
     ids, labels = task.sample(np.random.default_rng(0), length, 4_000)
     updates = task.candidates(ids, labels)[:, task.context_length + 1 :: 2]
     keys = ids[:, task.context_length :: 2]

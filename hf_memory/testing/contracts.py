@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 import torch
 
-from hf_memory.testing import generation, growth, heads, inputs, laws, lengths, modules, state, weights
+from hf_memory.testing import generation, graphs, growth, heads, inputs, laws, lengths, modules, state, weights
 
 Contract = Callable[..., None]
 
-MIXER_MODULES = (state, heads, weights, modules, lengths, inputs, generation, growth)
+MIXER_MODULES = (state, heads, weights, modules, lengths, inputs, generation, growth, graphs)
 TASK_MODULES = (laws,)
 
 

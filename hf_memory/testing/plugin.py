@@ -10,7 +10,7 @@ OPTION = "--hf-memory"
 
 pytest.register_assert_rewrite(
     *(f"hf_memory.testing.{name}" for name in ("state", "heads", "weights", "modules", "lengths", "inputs")),
-    *(f"hf_memory.testing.{name}" for name in ("generation", "growth", "laws", "models")),
+    *(f"hf_memory.testing.{name}" for name in ("generation", "graphs", "growth", "laws", "models")),
 )
 
 

@@ -24,7 +24,24 @@ STOREYS = [
     "hf_memory examples dataset_scripts benchmarks",
 ]
 KERNEL_PACKAGES = {"fla", "mamba_ssm", "selective_scan_cuda", "causal_conv1d", "numba", "triton"}
-ACRONYMS = {"rnn", "lstm", "gru", "nru", "qlstm", "lru", "h3", "rwkv", "s4d", "ids4", "mqar"}
+ACRONYMS = {
+    "rnn",
+    "lstm",
+    "gru",
+    "nru",
+    "qlstm",
+    "lru",
+    "h3",
+    "rwkv",
+    "s4d",
+    "ids4",
+    "mqar",
+    "kda",
+    "gla",
+    "hgrn2",
+    "rwkv6",
+    "rwkv7",
+}
 TABLE_READERS = {"auto", "hybrid"}  # which alone name mixers, through the table
 HEADS = ("Model", "ForCausalLM", "ForTokenClassification")
 DISTRIBUTIONS = {

@@ -12,6 +12,8 @@ from torch.nn import functional as F
 
 from hf_memory.ops.delta_rule import delta_rule
 from hf_memory.ops.diagonal_scan import diagonal_scan
+from hf_memory.ops.gated_linear_attention import gated_linear_attention
+from hf_memory.ops.generalized_delta_rule import generalized_delta_rule
 from hf_memory.ops.linear_attention import linear_attention
 from hf_memory.ops.taylor_attention import taylor_attention
 
@@ -20,11 +22,11 @@ pytestmark = pytest.mark.kernels
 B, T, H, K, V = 2, 64, 3, 8, 5
 
 
-def published(operation: str):
-    """The module ``fla/ops/<operation>/naive.py``."""
+def published(operation: str, file: str = "naive"):
+    """The module ``fla/ops/<operation>/<file>.py``."""
     (root,) = importlib.util.find_spec("fla").submodule_search_locations
-    path = Path(root) / "ops" / operation / "naive.py"
-    spec = importlib.util.spec_from_file_location(f"published_{operation}", path)
+    path = Path(root) / "ops" / operation / f"{file}.py"
+    spec = importlib.util.spec_from_file_location(f"published_{Path(operation).name}", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -85,3 +87,58 @@ def test_the_elementwise_scan():
     log_decay, start = F.logsigmoid(gates + 1), torch.randn(B, K)
     theirs = published("hgrn").naive_recurrent_hgrn(values, log_decay, start, output_final_state=True)
     assert_same(diagonal_scan(log_decay.exp(), values, start), theirs, [values, gates])
+
+
+@pytest.mark.parametrize("operation", ["gla", "simple_gla"])
+def test_linear_attention_with_a_decay_for_each_key_or_for_each_head(operation):
+    query, key, value, gate = inputs(K, K, V, K)
+    log_decay = F.logsigmoid(gate if operation == "gla" else gate.sum(-1))
+    form = getattr(published(operation), f"naive_recurrent_{operation}")
+    start = torch.randn(B, H, K, V)
+    output, state = form(query, key, value, log_decay, initial_state=start, output_final_state=True)
+    ours = gated_linear_attention(query * K**-0.5, key, value, log_decay, initial_state=start)
+    assert_same(ours, (output, state), [query, key, value, gate])
+
+
+def test_the_read_before_the_step_with_a_bonus():
+    query, key, value, gate = inputs(K, K, V, K)
+    bonus, log_decay = torch.randn(H, K), -gate.exp()
+    form = published("rwkv6", "recurrent_naive").naive_recurrent_rwkv6
+    output, state = form(*head_first((query, key, value, log_decay)), bonus, scale=1.0, output_final_state=True)
+    ours = gated_linear_attention(query, key, value, log_decay, bonus, "before")
+    assert_same(ours, (output.transpose(1, 2), state), [query, key, value, gate])
+
+
+@pytest.mark.parametrize(
+    "operation, form", [("gated_delta_rule", "recurrent"), ("gated_delta_rule", "chunk"), ("kda", "recurrent")]
+)
+def test_the_delta_rule_with_a_decay_for_each_head_or_for_each_key(operation, form):
+    query, key, value, gate = inputs(K, K, V, K)
+    beta, probe = 2 * gate[..., 0].sigmoid(), F.normalize(key, dim=-1)
+    log_decay = F.logsigmoid(gate if operation == "kda" else gate.sum(-1))
+    function = getattr(published(operation), f"naive_{form}_{operation}")
+    output, state = function(query, probe, value, g=log_decay, beta=beta, output_final_state=True)
+    ours = generalized_delta_rule(query * K**-0.5, beta.unsqueeze(-1) * probe, value, None, probe, log_decay)
+    assert_same(ours, (output, state), [query, key, value, gate])
+
+
+def test_several_steps_of_the_delta_rule_in_a_token():
+    query, gate = inputs(K, 1)
+    key, value, strength = (torch.randn(B, 3 * T, H, width, requires_grad=True) for width in (K, V, 1))
+    beta, probe = 2 * strength.sigmoid(), F.normalize(key, dim=-1)
+    log_decay = F.logsigmoid(gate).squeeze(-1)
+    form = published("gated_delta_product").naive_recurrent_gated_delta_product
+    theirs = form(query, probe, value, log_decay, beta.squeeze(-1), scale=1.0, num_householder=3)
+    ours = generalized_delta_rule(query, beta * probe, value, None, probe, log_decay)
+    assert_same(ours, theirs, [query, key, value, strength, gate])
+
+
+def test_a_diagonal_transition_and_a_product_of_its_own():
+    query, key, value, gate, strength = inputs(K, K, V, K, K)
+    unit, rate = F.normalize(key, dim=-1), strength.sigmoid()
+    log_decay = -0.6 * gate.sigmoid()
+    form = published("generalized_delta_rule/dplr").dplr_recurrence
+    arguments = (query, key, value, -unit, unit * rate, log_decay)
+    output, state = form(*head_first(arguments))
+    ours = generalized_delta_rule(query * K**-0.5, key, value, unit * rate, unit * (-log_decay).exp(), log_decay)
+    assert_same(ours, (output.transpose(1, 2), state), [query, key, value, gate, strength])

@@ -122,3 +122,17 @@ def test_impossible_lengths_are_named():
         draw(AssociativeRecall(num_kv_pairs=4), 9)
     with pytest.raises(ValueError, match="length with vocab_size 50 must be an integer between 4 and 101, got 102"):
         draw(AssociativeRecall(), 102)
+
+
+def test_all_tokens_may_be_supervised_and_the_answer_alone_is_scored():
+    task, whole = AssociativeRecall(), AssociativeRecall(loss_region="all")
+    ids, labels = task.sample(np.random.default_rng(5), 16, 100)
+    again, everything = whole.sample(np.random.default_rng(5), 16, 100)
+    np.testing.assert_array_equal(ids, again)
+    np.testing.assert_array_equal(everything[:, :-1], ids[:, :-1])
+    np.testing.assert_array_equal(everything[:, -1], labels[:, -1])
+    np.testing.assert_array_equal(whole.solve(ids), everything)
+    for name, note in task.annotate(ids, labels).items():
+        np.testing.assert_array_equal(whole.annotate(ids, everything)[name], note)
+    with pytest.raises(ValueError, match="loss_region must be one of 'answers', 'all'"):
+        AssociativeRecall(loss_region="last")

@@ -26,7 +26,7 @@ def best_from_position_and_token(rows, labels, num_labels):
 
 
 def test_worked_examples_of_the_docstring_hold():
-    assert doctest.testmod(bit_parity).attempted == 4
+    assert doctest.testmod(bit_parity).attempted == 5
     assert doctest.testmod(bit_parity).failed == 0
 
 
@@ -200,3 +200,33 @@ def test_the_preset_of_one_answer_counts_bits_without_the_answer():
     preset = BitParity.presets["iid_2_39_last"]
     assert preset.length == (2, 39) and preset.test_lengths == (39, 63, 127, 255)
     assert preset.knobs == {"score": "last"}
+
+
+def test_a_separator_ends_the_row_and_holds_the_answer():
+    task, plain = BitParity(score="last", separator=True), BitParity(score="last")
+    ids, labels = task.sample(np.random.default_rng(4), 9, 300)
+    bits, answers = plain.sample(np.random.default_rng(4), 9, 300)
+    np.testing.assert_array_equal(ids[:, :-1], bits)
+    assert (ids[:, -1] == 2).all() and (labels[:, :-1] == -100).all()
+    np.testing.assert_array_equal(labels[:, -1], answers[:, -1])
+    np.testing.assert_array_equal(task.solve(ids), labels)
+    np.testing.assert_array_equal(task.annotate(ids, labels)["ones_so_far"][:, -1], bits.sum(axis=1))
+    assert (task.vocab_size, task.num_labels, task.row_length(9)) == (3, 2, 10)
+    assert task.enumerate(3).tolist() == [[*bits, 2] for bits in itertools.product((0, 1), repeat=3)]
+    with pytest.raises(ValueError, match="separator must be one of False, got True"):
+        BitParity(separator=True)
+
+
+@pytest.mark.parametrize("num_ones", [None, 3])
+def test_levels_before_a_separator_are_those_of_the_bits_that_are_seen(num_ones):
+    task, length = BitParity(score="last", separator=True, num_ones=num_ones), 5
+    ids = task.enumerate(length)
+    answers = task.solve(ids)[:, -1]
+    values = task.baselines(length)
+    for name, codes in {
+        "position_and_token": ids[:, -1],
+        "token": ids[:, -1],
+        "last_3_tokens": ids[:, -3] * 2 + ids[:, -2],
+    }.items():
+        right = sum(np.bincount(answers[codes == code]).max() for code in np.unique(codes))
+        assert values[name] == pytest.approx(right / len(ids)), name

@@ -11,7 +11,8 @@ from hf_memory.tasks import group_word_problem, groups
 from hf_memory.tasks.base import Segment
 from hf_memory.tasks.group_word_problem import GroupWordProblem
 
-NAMES = ("Z60", "A4xZ5", "A5", "Z12", "A4", "S3", "S5", "Z2xS3xZ2", "S1xZ3", "A3xA2xS2")
+NAMES = ("Z60", "A4xZ5", "A5", "Z12", "A4", "S3", "S5", "Z2xS3xZ2", "S1xZ3", "A3xA2xS2", "D5", "D4xA3")
+NAMED_BY_CYCLES = "(0 1 2 3 4),(1 2 4 3)"
 
 
 def elements(name):
@@ -21,6 +22,10 @@ def elements(name):
         degree = int(factor[1:])
         if factor[0] == "Z":
             parts.append(list(range(degree)))
+            continue
+        if factor[0] == "D":
+            turns = [tuple((turn + i) % degree for i in range(degree)) for turn in range(degree)]
+            parts.append(turns + [tuple((turn - i) % degree for i in range(degree)) for turn in range(degree)])
             continue
         lines = list(itertools.permutations(range(degree)))
         if factor[0] == "A":
@@ -38,7 +43,7 @@ def product(p, q, name):
 
 
 def test_worked_examples_of_the_docstrings_hold():
-    for module, examples in ((group_word_problem, 2), (groups, 1)):
+    for module, examples in ((group_word_problem, 5), (groups, 1)):
         results = doctest.testmod(module)
         assert results.attempted == examples
         assert results.failed == 0
@@ -64,7 +69,7 @@ def test_tables_are_the_products_of_plain_permutations_and_integers(name):
         assert table[p, q] == number[product(members[p], members[q], name)]
 
 
-@pytest.mark.parametrize("name", [*NAMES, "S6", "A6", "A7"])
+@pytest.mark.parametrize("name", [*NAMES, NAMED_BY_CYCLES, "S6", "A7", "S7"])
 def test_tables_are_groups_with_identity_zero(name):
     table = groups.multiplication_table(name)
     order = len(table)
@@ -131,8 +136,11 @@ def test_chance_levels_are_those_of_the_best_table_from_position_and_token(name)
         np.add.at(joint, (ids[:, position], labels[:, position]), 1)
         right[position] = joint.max(axis=1).sum() / len(ids)
     assert math.isclose(task.chance_level("token_accuracy", length), right.mean())
-    assert math.isclose(task.chance_level("sequence_accuracy", length), order**-2)
-    assert math.isclose(task.chance_level("sequence_accuracy", length), task.baselines(length)["current_token"])
+    assert math.isclose(task.baselines(length)["current_token"], order**-2)
+    # The first token, the identity, the third token: right wherever the second is the inverse of the first.
+    assert math.isclose(task.chance_level("sequence_accuracy", length), order**-1)
+    answers = np.stack([ids[:, 0], np.zeros_like(ids[:, 1]), ids[:, 2]], axis=1)
+    assert math.isclose((answers == labels).all(axis=1).mean(), order**-1)
     # Repeating the token is one of these tables, so it is right in all of its rows at once.
     token = ids == labels
     assert math.isclose(token.all(axis=1).mean(), order**-2)
@@ -141,7 +149,10 @@ def test_chance_levels_are_those_of_the_best_table_from_position_and_token(name)
     assert math.isclose(task.chance_level("last_token_accuracy", length), right[-1])
 
 
-@pytest.mark.parametrize(("name", "hidden"), [("S3", 3), ("A4", 4), ("A4xZ5", 4), ("A5", 60), ("S5", 60), ("A6", 360)])
+COSETS = [("S3", 3), ("A4", 4), ("A4xZ5", 4), ("A5", 60), ("S5", 60), ("A6", 360), ("D8", 4), ("D5", 5), ("S7", 2520)]
+
+
+@pytest.mark.parametrize(("name", "hidden"), [*COSETS, (NAMED_BY_CYCLES, 5)])
 def test_the_commutative_quotient_leaves_a_coset_to_guess(name, hidden):
     assert groups.commutator_order(name) == hidden
     assert math.isclose(GroupWordProblem(group=name).baselines(8)["commutative_quotient"], hidden**-7)
@@ -184,15 +195,28 @@ def test_presets_carry_the_published_lengths_and_all_pairs():
         assert [presets[f"{name}_k{length}"].length for length in (128, 256, 512)] == [128, 256, 512]
 
 
-@pytest.mark.parametrize("name", ["B5", "A5 x Z5", "Z0", "A5x", "", "Z-3", "S05"])
+@pytest.mark.parametrize("name", ["B5", "A5 x Z5", "Z0", "A5x", "", "Z-3", "S05", "(0 1", "()", "(0,1)"])
 def test_names_that_are_no_group_are_refused(name):
     with pytest.raises(ValueError, match="group must be a product of"):
         GroupWordProblem(group=name)
 
 
-@pytest.mark.parametrize("name", ["S7", "A8", "Z2521", "S6xZ4", "Z1", "A2xS1", "Z999999xZ999999"])
+TOO_SMALL_OR_LARGE = [
+    "S8",
+    "A8",
+    "Z5041",
+    "S7xZ2",
+    "D2521",
+    "(0 1 2 3 4 5 6 7 8),(0 1)",
+    "Z1",
+    "A2xS1",
+    "Z999999xZ999999",
+]
+
+
+@pytest.mark.parametrize("name", TOO_SMALL_OR_LARGE)
 def test_groups_of_other_sizes_are_refused(name):
-    with pytest.raises(ValueError, match="group must have between 2 and 2520 elements"):
+    with pytest.raises(ValueError, match="group must have between 2 and 5040 elements"):
         GroupWordProblem(group=name)
 
 
@@ -205,3 +229,136 @@ def test_training_rows_of_the_groups_of_order_60_are_distinct():
     expected = 100_000 - 6**8 * (1 - (1 - 6.0**-8) ** 100_000)
     assert abs(repeats - expected) < 4 * math.sqrt(expected)
     assert round(expected, -3) == 3_000
+
+
+@pytest.mark.parametrize("name", ["D2", "D1xZ3"])
+def test_dihedral_groups_of_fewer_than_three_points_are_refused(name):
+    with pytest.raises(ValueError, match="group must have dihedral factors D<n> with n of at least 3"):
+        GroupWordProblem(group=name)
+
+
+@pytest.mark.parametrize("name", ["(0 1 0)", "(0 1)(1 2)", "(0 64)"])
+def test_cycles_that_are_no_permutation_are_refused(name):
+    with pytest.raises(ValueError, match="group must have disjoint cycles of points from 0 to 63"):
+        GroupWordProblem(group=name)
+
+
+def test_a_group_that_its_generators_name_is_the_group_that_has_a_name():
+    # A rotation and a reflection of a square; the four-cycle and a swap of S4; A4 by two three-cycles.
+    for cycles, name in (("(0 1 2 3),(0 1)", "S4"), ("(0 1 2),(1 2 3)", "A4"), ("(0 1)", "Z2")):
+        np.testing.assert_array_equal(groups.multiplication_table(cycles), groups.multiplication_table(name))
+    assert groups.group_order("(0 1 2 3),(0 2)") == 8
+    # The simple group of order 168 on seven points.
+    klein = "(0 1 2 3 4 5 6),(1 2)(3 6)"
+    assert groups.group_order(klein) == groups.commutator_order(klein) == 168
+
+
+def test_frobenius_group_of_order_20_is_that_of_affine_maps_modulo_five():
+    lines = groups.permutations(groups.parse_group(NAMED_BY_CYCLES)[0]).tolist()
+    maps = sorted([(a * i + b) % 5 for i in range(5)] for a in range(1, 5) for b in range(5))
+    assert lines == maps
+
+
+@pytest.mark.parametrize(
+    ("knobs", "count"),
+    [
+        ({"group": "S5", "generators": "swaps"}, 11),
+        ({"group": "S5", "generators": "moves_3"}, 31),
+        ({"group": "A5", "generators": 6}, 6),
+        ({"group": "A5", "generators": (3, 17, 59)}, 3),
+        ({"group": "D7", "generators": 2}, 2),
+        ({"group": NAMED_BY_CYCLES, "generators": "moves_3"}, 1),
+    ],
+)
+def test_rows_hold_the_generators_alone_and_labels_are_their_products(knobs, count):
+    task = GroupWordProblem(**knobs)
+    ids, labels = task.sample(np.random.default_rng(0), 12, 500)
+    assert task.vocab_size == len(task.symbols) == count
+    assert sorted(np.unique(ids)) == list(range(count))
+    np.testing.assert_array_equal(task.solve(ids), labels)
+    assert len(task.label_symbols) == task.num_labels
+    name, words = knobs["group"], {word: place for place, word in enumerate(task.label_symbols)}
+    table = groups.multiplication_table(name)
+    for row, answers in zip(ids[:20].tolist(), labels[:20].tolist(), strict=True):
+        steps = [words[task.symbols[token]] for token in row]
+        assert answers == list(itertools.accumulate(steps, lambda p, q: int(table[p, q])))
+
+
+@pytest.mark.parametrize(("group", "count"), [("A5", 2), ("A5", 12), ("S5", 4), ("S5", 32)])
+def test_a_number_of_generators_generates_the_group(group, count):
+    task = GroupWordProblem(group=group, generators=count)
+    ids = group_word_problem._elements(task).tolist()
+    assert len(set(ids)) == count
+    assert groups.generated_order(group, ids) == groups.group_order(group)
+    assert groups.generated_order("S5", [1]) == 2
+
+
+@pytest.mark.parametrize("knobs", [{"generators": "swaps"}, {"generators": (0, 4)}, {"generators": (1, 2, 3)}])
+def test_chance_of_generators_is_that_of_the_best_table_over_all_rows(knobs):
+    task, length = GroupWordProblem(group="S3", **knobs), 5
+    ids = task.enumerate(length)
+    labels = task.solve(ids)
+    right = np.zeros(length)
+    for position in range(length):
+        joint = np.zeros((task.vocab_size, 6))
+        np.add.at(joint, (ids[:, position], labels[:, position]), 1)
+        right[position] = joint.max(axis=1).sum() / len(ids)
+    assert task.chance_level("token_accuracy", length) == pytest.approx(right.mean())
+    assert task.chance_level("token_accuracy_after_first", length) == pytest.approx(right[1:].mean())
+    assert task.chance_level("last_token_accuracy", length) == pytest.approx(right[-1])
+
+
+@pytest.mark.parametrize(
+    ("knobs", "length", "level"),
+    [
+        ({"group": "S3"}, 128, 0.173),
+        ({"group": "S4"}, 128, 0.049),
+        ({"group": "S5"}, 32, 0.039),
+        ({"group": "S5", "generators": "swaps"}, 32, 0.047),
+        ({"group": "S5", "generators": "moves_3"}, 32, 0.041),
+    ],
+)
+def test_chance_levels_are_those_that_were_computed_elsewhere(knobs, length, level):
+    assert GroupWordProblem(**knobs).chance_level("token_accuracy", length) == pytest.approx(level, abs=6e-4)
+
+
+def test_swaps_are_not_mixed_early():
+    best, entropy = group_word_problem._walk(GroupWordProblem(group="S5", generators="swaps"), 6)
+    assert best == pytest.approx([1, 0.0909, 0.0909, 0.0278, 0.0274, 0.0151], abs=1e-4)
+    assert entropy[1] == pytest.approx(math.log(11))
+
+
+@pytest.mark.parametrize("extra", ["copies", "blank"])
+def test_further_tokens_of_an_element_delay_its_label(extra):
+    one = GroupWordProblem(group="S5", generators="swaps")
+    task = one.replace(tokens_per_element=4, extra_tokens=extra)
+    steps, products = one.sample(np.random.default_rng(2), 6, 50)
+    ids, labels = task.sample(np.random.default_rng(2), 6, 50)
+    assert ids.shape == (50, 24)
+    np.testing.assert_array_equal(ids[:, ::4], steps)
+    np.testing.assert_array_equal(ids[:, 2::4], steps if extra == "copies" else np.full_like(steps, 11))
+    assert task.vocab_size == (11 if extra == "copies" else 12)
+    np.testing.assert_array_equal(labels[:, 3::4], products)
+    assert (labels.reshape(50, 6, 4)[:, :, :3] == -100).all()
+    np.testing.assert_array_equal(task.solve(ids), labels)
+    counts = task.extra_metrics(ids, labels, labels)
+    assert counts == {"token_accuracy_after_first": (250, 250), "last_token_accuracy": (50, 50)}
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"generators": "pairs"}, "generators must be one of 'all', 'swaps', 'moves_3'"),
+        ({"generators": (1, 60)}, "generators must be an integer between 0 and 59, got 60"),
+        ({"generators": (1, 1)}, "generators must be distinct ids"),
+        ({"generators": ()}, "generators must be distinct ids"),
+        ({"generators": 1}, "generators must be an integer between 2 and 60"),
+        ({"group": "A4xZ5", "generators": "swaps"}, "group must be one group of permutations"),
+        ({"group": "Z2xZ2xZ2", "generators": 4}, "no two elements generate 'Z2xZ2xZ2'"),
+        ({"tokens_per_element": 0}, "tokens_per_element must be an integer at least 1"),
+        ({"extra_tokens": "pads"}, "extra_tokens must be one of 'copies', 'blank'"),
+    ],
+)
+def test_impossible_generators_are_named(knobs, message):
+    with pytest.raises(ValueError, match=message):
+        GroupWordProblem(**knobs)

@@ -26,7 +26,7 @@ def read_row(row, num_pairs, num_passes=1):
 
 
 def test_worked_example_of_the_docstring_holds():
-    assert doctest.testmod(mqar).attempted == 5
+    assert doctest.testmod(mqar).attempted == 7
     assert doctest.testmod(mqar).failed == 0
 
 
@@ -284,3 +284,95 @@ def test_impossible_knobs_are_named(knobs, message):
 def test_impossible_lengths_are_named(length, message):
     with pytest.raises(ValueError, match=message):
         MQAR(num_kv_pairs=4).sample(np.random.default_rng(0), length, 1)
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"num_updates": 2},
+        {"num_updates": 4, "num_passes": 2},
+        {"num_updates": 3, "filler": "random", "shared_vocab": True},
+        {"num_updates": 1, "slot_assignment": "shuffled"},
+    ],
+)
+def test_keys_that_are_bound_again_have_their_later_value(knobs):
+    task = MQAR(vocab_size=64, **knobs)
+    ids, labels = task.sample(np.random.default_rng(0), 48, 400)
+    np.testing.assert_array_equal(task.solve(ids), labels)
+    notes = task.annotate(ids, labels)
+    start = task.context_length - 2 * task.num_updates
+    for row, label, distance, updated in zip(
+        ids.tolist(), labels.tolist(), notes["distance"], notes["updated"], strict=True
+    ):
+        value, place = {}, {}
+        for column in range(0, task.context_length, 2):
+            value[row[column]], place[row[column]] = row[column + 1], column
+        again = [row[column] for column in range(start, task.context_length, 2)]
+        assert len(set(again)) == task.num_updates and set(again) <= set(row[:8:2])
+        # Old and new values are all different.
+        bound = {row[column + 1] for column in (*range(0, 8, 2), *range(start, task.context_length, 2))}
+        assert len(bound) == 4 + task.num_updates
+        asked = [column for column in range(48) if label[column] >= 0]
+        assert len(asked) == 4
+        for column in asked:
+            key = row[column - 1]
+            assert label[column] == value[key]
+            assert distance[column] == column - 1 - place[key]
+            assert updated[column] == (key in again)
+
+
+def test_updates_fall_on_every_key_alike():
+    task = MQAR(num_updates=1)
+    ids, _ = task.sample(np.random.default_rng(0), 64, 20_000)
+    counts = (ids[:, :8:2] == ids[:, 8, None]).sum(axis=0)
+    assert ((counts - 5_000) ** 2 / 5_000).sum() < 16.3  # chi-square, 3 degrees: once in a thousand draws
+
+
+def test_where_all_keys_are_bound_again_the_second_half_tells_all():
+    for name, solved in (("forgetting", 1.0), ("forgetting_half", 0.5)):
+        preset = MQAR.presets[name]
+        task = MQAR(**preset.knobs)
+        ids, labels = task.sample(np.random.default_rng(0), 64, 2_000)
+        again = slice(task.context_length - 2 * task.num_updates, task.context_length, 2)
+        row, column = np.nonzero(labels >= 0)
+        found = (ids[row, again] == ids[row, column - 1][:, None]).any(axis=1)
+        assert found.mean() == pytest.approx(solved, abs=0.03)
+        assert [segment.length for segment in preset.train] == [64, 128, 256, 256, 256]
+
+
+@pytest.mark.parametrize(
+    "knobs", [{}, {"num_updates": 2, "slot_assignment": "shuffled"}, {"filler": "random_published"}]
+)
+def test_all_tokens_may_be_supervised_and_the_answers_alone_are_scored(knobs):
+    task, whole = MQAR(vocab_size=64, **knobs), MQAR(vocab_size=64, **knobs, loss_region="all")
+    ids, labels = task.sample(np.random.default_rng(5), 48, 100)
+    again, everything = whole.sample(np.random.default_rng(5), 48, 100)
+    np.testing.assert_array_equal(ids, again)
+    np.testing.assert_array_equal(everything, np.where(labels >= 0, labels, ids))
+    scored = whole.annotate(ids, everything)["score"]
+    assert (scored >= (labels >= 0)).all()
+    if not knobs.get("filler"):
+        np.testing.assert_array_equal(scored, labels >= 0)
+        np.testing.assert_array_equal(whole.solve(ids), everything)
+    assert math.isnan(whole.chance_level("loss", 48))
+    assert whole.chance_level("recall", 48) == task.chance_level("recall", 48)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"num_updates": 5}, "num_updates must be an integer between 0 and 4"),
+        ({"vocab_size": 12, "num_updates": 4}, "num_updates must be an integer between 0 and 2"),
+        ({"vocab_size": 10, "shared_vocab": True, "num_updates": 2}, "num_updates must be an integer between 0 and 1"),
+        ({"loss_region": "slots"}, "loss_region must be one of 'answers', 'all'"),
+    ],
+)
+def test_impossible_updates_and_regions_are_named(knobs, message):
+    with pytest.raises(ValueError, match=message):
+        MQAR(**knobs)
+
+
+def test_all_rows_with_an_update_are_counted():
+    task = MQAR(vocab_size=8, num_kv_pairs=2, num_updates=1)
+    # Keys from 1 to 3, values from 4 to 7: 6 * 24 bindings, 2 keys to bind again, 2 orders of the queries.
+    assert task.num_distinct(10) == 6 * 24 * 2 * 2 == len(task.enumerate(10))

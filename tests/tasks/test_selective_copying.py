@@ -103,3 +103,41 @@ def test_presets_carry_the_published_settings():
     preset = SelectiveCopying.presets["noise_4096"]
     task = SelectiveCopying(**preset.knobs)
     assert (task.vocab_size, task.sizes(preset.length), task.markers) == (16, (16, 4096), "many")
+
+
+def test_published_places_deal_blanks_out_to_the_symbols_they_stand_before():
+    task = SelectiveCopying(pattern_length=16, alphabet_size=14, loss_region="pattern", places="published")
+    ids, labels = task.sample(np.random.default_rng(0), 224, 4_000)
+    np.testing.assert_array_equal(task.solve(ids), labels)
+    assert ids.shape == (4_000, 256) and (ids[:, 239] == 15).all()
+    symbols = (ids[:, :239] > 0) & (ids[:, :239] < 15)
+    assert (symbols.sum(axis=1) == 16).all()
+    # No blank follows the last symbol; 223 blanks fall to 16 symbols, each as likely.
+    assert symbols[:, -1].all()
+    places = np.nonzero(symbols)[1].reshape(4_000, 16)
+    gaps = np.diff(places, axis=1, prepend=-1) - 1
+    assert (gaps.sum(axis=1) == 223).all()
+    assert gaps.mean(axis=0) == pytest.approx(np.full(16, 223 / 16), abs=0.3)
+    assert gaps.std(axis=0) == pytest.approx(np.full(16, np.sqrt(223 * 15) / 16), rel=0.06)
+    # A uniform subset leaves gaps of all sizes.
+    uniform, _ = task.replace(places="subset").sample(np.random.default_rng(0), 224, 4_000)
+    places = np.nonzero(uniform[:, :239] > 0)[1].reshape(4_000, 16)
+    assert np.diff(places, axis=1).std() > 12
+
+
+def test_published_places_are_all_listed():
+    task = SelectiveCopying(pattern_length=2, alphabet_size=3, places="published")
+    rows = task.enumerate(4)
+    assert len(np.unique(rows, axis=0)) == task.num_distinct(4) == 9 * 4
+    drawn, _ = task.sample(np.random.default_rng(0), 4, 2_000)
+    assert set(map(bytes, drawn)) == set(map(bytes, rows))
+    with pytest.raises(ValueError, match="places must be one of 'subset', 'published'"):
+        SelectiveCopying(places="dealt")
+
+
+def test_rows_of_the_mad_presets_have_their_tokens():
+    for name, preset in SelectiveCopying.presets.items():
+        if name.startswith("mad"):
+            symbols, tokens = (int(part) for part in name.split("_")[1:4:2])
+            task = SelectiveCopying(**preset.knobs)
+            assert (task.row_length(preset.length), task.pattern_length) == (tokens, symbols)

@@ -241,3 +241,20 @@ def test_impossible_knobs_are_named(knobs, message):
 def test_impossible_lengths_are_named(knobs, length, message):
     with pytest.raises(ValueError, match=message):
         UpdatingMQAR(**knobs).sample(np.random.default_rng(0), length, 1)
+
+
+def test_all_tokens_may_be_supervised_and_the_answers_alone_are_scored():
+    task, whole = UpdatingMQAR(filler="random"), UpdatingMQAR(filler="random", loss_region="all")
+    ids, labels = task.sample(np.random.default_rng(5), 48, 100)
+    again, everything = whole.sample(np.random.default_rng(5), 48, 100)
+    np.testing.assert_array_equal(ids, again)
+    np.testing.assert_array_equal(everything, np.where(labels >= 0, labels, ids))
+    np.testing.assert_array_equal(whole.solve(ids), everything)
+    for name, note in task.annotate(ids, labels).items():
+        np.testing.assert_array_equal(whole.annotate(ids, everything)[name], note)
+    np.testing.assert_array_equal(whole.candidates(ids, everything), task.candidates(ids, labels))
+    assert whole.extra_metrics(ids, everything, ids) == task.extra_metrics(ids, labels, ids)
+    assert whole.baselines(48) == task.baselines(48)
+    assert np.isnan(whole.chance_level("loss", 48))
+    with pytest.raises(ValueError, match="loss_region must be one of 'answers', 'all'"):
+        UpdatingMQAR(loss_region="queries")

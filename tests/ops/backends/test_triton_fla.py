@@ -16,6 +16,7 @@ from hf_memory.mixers.qlstm import MemoryQLSTMConfig, QLSTMMixer
 from hf_memory.ops.backends import dispatch
 from hf_memory.ops.delta_rule import delta_rule, delta_rule_recurrent
 from hf_memory.ops.diagonal_scan import diagonal_scan, diagonal_scan_recurrent
+from hf_memory.ops.gated_linear_attention import gated_linear_attention, gated_linear_attention_recurrent
 from hf_memory.ops.linear_attention import linear_attention, linear_attention_recurrent
 from hf_memory.ops.taylor_attention import taylor_attention, taylor_attention_recurrent
 from hf_memory.ops.wkv import wkv, wkv_recurrent
@@ -171,6 +172,24 @@ def test_the_linear_attention_of_the_package_is_the_definition(normalize, has_de
 
     compare(run(linear_attention, backend="triton"), run(linear_attention_recurrent), inputs, lengths, 2e-5)
     assert CALLS == ["linear_attention"]
+
+
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize(("per_key", "calls"), [(False, ["linear_attention"]), (True, [])])
+@pytest.mark.parametrize("lengths", LENGTHS)
+def test_gated_linear_attention_takes_the_kernel_of_the_package_where_one_number_decays_all_keys(
+    per_key, calls, lengths
+):
+    inputs = tensors((B, T, H, K), (B, T, H, K), (B, T, H, V), (B, T, H, K) if per_key else (B, T, H), (B, H, K, V))
+
+    def run(function, **options):
+        def call(q, k, v, gate, state):
+            return function(q, k, v, -gate.exp(), initial_state=state, lengths=lengths, **options)
+
+        return call
+
+    compare(run(gated_linear_attention, backend="triton"), run(gated_linear_attention_recurrent), inputs, lengths, 2e-5)
+    assert calls == CALLS
 
 
 @pytest.mark.usefixtures("on_cpu")
