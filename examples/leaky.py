@@ -4,7 +4,9 @@
 
 State: h, ``hidden_size`` numbers. Source: leaky integrator units (Jaeger et al., 2007), here without a nonlinearity.
 
-A mixer in a file of its own, which every command takes: ``hf-memory train --include examples/leaky.py --mixer leaky``.
+A mixer in a file of its own, which every command takes::
+
+    hf-memory train --include leaky.py --mixer leaky --task bit_parity --smoke
 """
 
 from typing import ClassVar

@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 VARIABLE = "HF_MEMORY_INCLUDE"
 MIXER_GROUP, TASK_GROUP = "hf_memory.mixers", "hf_memory.tasks"
 
+REFUSED: dict[str, str] = {}
+"""Entry points that could not be registered, by what they name, and why."""
+
 
 def load_extensions(groups: Sequence[str] = (MIXER_GROUP, TASK_GROUP)) -> None:
     """Register what installed packages and the variable name. An entry that fails is logged, and the others stand.
@@ -43,7 +46,8 @@ def load_extensions(groups: Sequence[str] = (MIXER_GROUP, TASK_GROUP)) -> None:
             try:
                 _register(entry.load())
             except Exception as error:  # noqa: BLE001 (another package's code, whatever is wrong with it)
-                logger.warning("%s of %s was not registered: %s: %s", entry.value, group, type(error).__name__, error)
+                REFUSED[entry.value] = f"{type(error).__name__}: {error}"
+                logger.warning("%s of %s was not registered: %s", entry.value, group, REFUSED[entry.value])
     for path in _named():
         include(path)
 

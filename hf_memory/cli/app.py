@@ -14,8 +14,10 @@ import typer
 from typer.core import TyperGroup
 
 from hf_memory.cli.data import data_app
+from hf_memory.cli.doctor import doctor
 from hf_memory.cli.hub import push
 from hf_memory.cli.list import show_mixers_and_tasks, wide_console
+from hf_memory.cli.new import new_app
 from hf_memory.cli.options import TASK_HELP, Config, Keywords
 from hf_memory.cli.sweep import sweep
 from hf_memory.experiments.grammar import repeat_flags, take_includes
@@ -52,6 +54,8 @@ app = typer.Typer(
     context_settings={"token_normalize_func": lambda name: name.replace("_", "-")},
 )
 app.add_typer(data_app, name="data")
+app.add_typer(new_app, name="new")
+app.command("doctor")(doctor)
 app.command("list")(show_mixers_and_tasks)
 app.command("push")(push)
 app.command("sweep")(sweep)

@@ -24,14 +24,20 @@ def build(
 ) -> None:
     """Put a configuration into the standard cache, where `datasets.load_dataset("hf_memory/<task>")` finds it.
 
+    Prints the calls that load what was built, of hf_memory and of plain `datasets`, and the folder.
+
     Example: `hf-memory data build mqar --config kv4_len64 --data num_train=2000`
     """
     from hf_memory.data.builder import build as build_dataset
+    from hf_memory.data.folders import loading_calls
+    from hf_memory.data.specification import specify
     from hf_memory.experiments.arguments import parse_fields
 
+    keywords = parse_fields(data or [], "data")
     chosen: Sequence[str | None] = chosen_configs(task, [config] if config else None, every) or [None]
     for name in chosen:
-        typer.echo(build_dataset(task, name, num_proc=num_proc, force=force, **parse_fields(data or [], "data")))
+        folder = build_dataset(task, name, num_proc=num_proc, force=force, **keywords)
+        typer.echo("\n".join([*loading_calls(specify(task, name, **keywords)), str(folder)]))
 
 
 @data_app.command()

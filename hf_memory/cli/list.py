@@ -1,53 +1,87 @@
-"""The subcommand ``hf-memory list``: what there is, read from the models and tasks themselves."""
+"""The subcommand ``hf-memory list``: what there is, and one mixer or task in full."""
 
-import importlib
-import inspect
-import math
-import re
-from types import ModuleType
-from typing import TYPE_CHECKING
+import fnmatch
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hf_memory.cli.facts import MIXER_COLUMNS, STATE_LENGTHS, TASK_COLUMNS, default_device, mixer_facts, task_facts
 
 if TYPE_CHECKING:
-    import torch
     from rich.console import Console
+    from rich.table import Table
 
-    from hf_memory.models.modeling import MemoryPreTrainedModel
-
-STATE_LENGTHS = (64, 1024)
-"""Lengths at which the size of a state is shown."""
-
-MIXER_COLUMNS = ("mixer", *(f"state at {length}" for length in STATE_LENGTHS), "eigenvalues", "backend", "source")
-TASK_COLUMNS = ("task", "memory", "head", "headline metric", "chance", "configurations")
 _RIGHT = {*MIXER_COLUMNS[1:3], "chance"}
 
 
-def show_mixers_and_tasks() -> None:
-    """Show mixers and tasks: sources, state sizes, eigenvalues, backends, chance levels.
+def show_mixers_and_tasks(
+    name: Annotated[
+        str | None, typer.Argument(help='Mixer or task to show in full, or a pattern such as "*net*"; all by default.')
+    ] = None,
+) -> None:
+    """Show mixers and tasks: sources, state sizes, eigenvalues, backends, chance levels; and one of them in full.
 
-    Example: `hf-memory list`
+    Example: `hf-memory list` or `hf-memory list mqar`
     """
-    from rich.table import Table
+    from hf_memory.cli.describe import mixer_lines, task_lines
 
+    mixers, tasks = chosen(name)
+    console = wide_console()
+    if name is None or _is_pattern(name):
+        for table in overview(mixers, tasks):
+            console.print(table)
+        return
+    for keys, lines in ((mixers, mixer_lines), (tasks, task_lines)):
+        for key in keys:
+            for line in lines(key):
+                console.print(line)
+
+
+def chosen(name: str | None) -> tuple[list[str], list[str]]:
+    """Keys of the mixers and of the tasks that have a name or fit a pattern; all where there is none.
+
+    Raises:
+        ValueError: There is none; the nearest is suggested.
+    """
     from hf_memory.mixers.auto import model_keys
+    from hf_memory.names import check_names
     from hf_memory.tasks import TASKS
+
+    mixers, tasks = list(model_keys()), list(TASKS)
+    if name is None:
+        return mixers, tasks
+    if not _is_pattern(name):
+        check_names([name], [*mixers, *tasks], "mixer or task")
+    found = tuple([key for key in keys if fnmatch.fnmatchcase(key, name)] for keys in (mixers, tasks))
+    if not any(found):
+        raise ValueError(f"no mixer and no task fits {name!r} (known: {', '.join([*mixers, *tasks])})")
+    return found[0], found[1]
+
+
+def _is_pattern(name: str) -> bool:
+    return any(sign in name for sign in "*?[")
+
+
+def overview(mixer_keys: Sequence[str], task_keys: Sequence[str]) -> list["Table"]:
+    """One line for each mixer, and one for each task."""
+    from rich.table import Table
 
     lengths = " and ".join(map(str, STATE_LENGTHS))
     mixers = Table(
         title=f"Mixers (width 64, 2 layers; numbers held per sequence after {lengths} tokens; "
-        f"backend in use on this machine's {_device().type})"
+        f"backend in use on this machine's {default_device().type})"
     )
     tasks = Table(title="Tasks (chance of the headline metric at the training length)")
     for table, columns, keys, facts in (
-        (mixers, MIXER_COLUMNS, model_keys(), mixer_facts),
-        (tasks, TASK_COLUMNS, TASKS, task_facts),
+        (mixers, MIXER_COLUMNS, mixer_keys, mixer_facts),
+        (tasks, TASK_COLUMNS, task_keys, task_facts),
     ):
         for name in columns:
             table.add_column(name, justify="right" if name in _RIGHT else "left", overflow="fold")
         for key in keys:
             table.add_row(*facts(key))
-    console = wide_console()
-    console.print(mixers)
-    console.print(tasks)
+    return [table for table in (mixers, tasks) if table.row_count]
 
 
 def wide_console() -> "Console":
@@ -56,80 +90,3 @@ def wide_console() -> "Console":
 
     console = Console()
     return console if console.is_terminal else Console(width=160)
-
-
-def mixer_facts(key: str) -> tuple[str, ...]:
-    """Key, state sizes, range of the eigenvalues' real parts on random inputs, backend and source of one mixer."""
-    import torch
-
-    from hf_memory.mixers.auto import mixer_config, mixer_model
-
-    torch.manual_seed(0)
-    model = mixer_model(mixer_config(key, vocab_size=16, hidden_size=64, num_hidden_layers=2)).eval()
-    sizes = [f"{model.state_size(length):,}" for length in STATE_LENGTHS]
-    spectra = [layer.mixer.transition_spectrum(torch.randn(1, 16, 64)) for layer in model.layers]
-    known = [spectrum for spectrum in spectra if spectrum is not None]
-    low, high = (min(s.min().item() for s in known), max(s.max().item() for s in known)) if known else (0.0, 0.0)
-    span = f"{low:.2f} to {high:.2f}" if known else "none"
-    text = inspect.getdoc(importlib.import_module(type(model).__module__)) or ""
-    return key, *sizes, span, ", ".join(backends_of(model)), source_of(text)
-
-
-def backends_of(model: "MemoryPreTrainedModel") -> list[str]:
-    """The backends that run the recurrences of a model in float32 on this machine, each once, in order of layers."""
-    import torch
-
-    from hf_memory.ops.backends.dispatch import resolve_backend
-
-    names = []
-    for layer in model.layers:
-        operations = operations_of(importlib.import_module(type(layer.mixer).__module__))
-        # Attention and short convolutions are calls of torch, which no other backend offers.
-        names += [resolve_backend(op, device=_device(), dtype=torch.float32) for op in operations] or ["torch"]
-    return list(dict.fromkeys(names))
-
-
-def operations_of(module: ModuleType) -> list[str]:
-    """The operations with a choice of backends that a mixer's module imports, by the names of their files."""
-    names = [
-        value.__module__.rpartition(".")[2]
-        for value in vars(module).values()
-        if inspect.isfunction(value)
-        and value.__module__.startswith("hf_memory.ops.")
-        and "backend" in inspect.signature(value).parameters
-    ]
-    return list(dict.fromkeys(names))
-
-
-def _device() -> "torch.device":
-    """The device on which Trainer would run."""
-    import torch
-
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def source_of(text: str) -> str:
-    """The source that a docstring names: after ``Source:``, else its first citation in brackets, else all others."""
-    line = " ".join(text.split())
-    named = re.search(r"Sources?: (.+?)(?<!al)\.(?: |$)", line)
-    if named:
-        return named.group(1)
-    cited = re.search(r"\(([A-Z][^()]*\d{4}[^()]*)\)", line)
-    if cited:
-        return cited.group(1)
-    name = r"[A-Z][\w-]+"
-    return "; ".join(dict.fromkeys(re.findall(rf"{name}(?:, {name})*(?: and {name}| et al\.)? \(\d{{4}}\)", line)))
-
-
-def task_facts(key: str) -> tuple[str, ...]:
-    """Key, kind of memory, head, headline metric with its chance level, and configurations of one task."""
-    from hf_memory.data.specification import length_bounds, specify
-
-    specification = specify(key)
-    task = specification.task
-    chance = task.chance_level(task.headline_metric, length_bounds(specification.train_length)[1])
-    level = "unknown" if math.isnan(chance) else f"{chance:.3f}"
-    metric = task.headline_metric.replace("_", " ")
-    others = len(task.presets) - 1
-    configurations = f"{specification.preset} and {others} more" if others else specification.preset
-    return key, task.category, task.head.replace("_", " "), metric, level, configurations

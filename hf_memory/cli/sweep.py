@@ -20,7 +20,7 @@ AcceptOtherCode = Annotated[
 
 
 def sweep(
-    recipe: Annotated[Path, typer.Argument(help="Recipe, a YAML file.", exists=True, dir_okay=False)],
+    recipe: Annotated[str, typer.Argument(help="Recipe: a YAML file, or the name of one that comes with the package.")],
     profile: Annotated[str, typer.Option(help="smoke, cpu, cpu_long or full.")] = "cpu",
     results: Annotated[
         Path | None, typer.Option(help="Folder of the rows; results/<recipe>/<profile> by default.")
@@ -44,14 +44,14 @@ def sweep(
 ) -> None:
     """Run a recipe: mixers x sizes x learning rates x seeds. A sweep that was stopped goes on where it was.
 
-    Example: `hf-memory sweep examples/recipes/r1_bit_parity.yaml --dry-run`
+    Example: `hf-memory sweep r1_bit_parity --dry-run`
     """
     from hf_memory.storage import check_writable
-    from hf_memory.studies.recipes_yaml import load_recipe
+    from hf_memory.studies.recipes_yaml import find_recipe, load_recipe
     from hf_memory.studies.replication import replicate as run_replication
     from hf_memory.studies.sweep import run_sweep
 
-    loaded = load_recipe(recipe, profile)
+    loaded = load_recipe(find_recipe(recipe), profile)
     if dry_run:
         show_cells(loaded, workers)
         return

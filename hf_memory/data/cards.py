@@ -79,7 +79,7 @@ def split_statistics(rows: datasets.DatasetDict) -> dict[str, tuple[int, int, in
 
 def _law(task: Task) -> str:
     """The law, from the docstring of the task."""
-    text, _ = _docstring(task)
+    text, _ = docstring_of(type(task))
     lines, in_example = [], False
     for line in text.splitlines():
         is_example = line.startswith(">>>") or (in_example and bool(line.strip()))
@@ -105,7 +105,7 @@ def _columns(task: Task) -> list[str]:
 
 def _configuration(name: str, specification: Specification, rows: datasets.DatasetDict) -> str:
     """Knobs, sizes, distinct rows, chance levels and baselines of one configuration."""
-    _, meanings = _docstring(specification.task)
+    _, meanings = docstring_of(type(specification.task))
     knobs = changed_knobs(specification.task)
     lines = [
         f"## Configuration `{name}`",
@@ -195,9 +195,9 @@ def _reference(task: Task, published: Mapping[str, Specification]) -> str:
     )
 
 
-def _docstring(task: Task) -> tuple[str, dict[str, str]]:
-    """The text of a task's docstring, and the meaning of each knob."""
-    text, _, attributes = inspect.cleandoc(type(task).__doc__ or "").partition("\nAttributes:\n")
+def docstring_of(cls: type) -> tuple[str, dict[str, str]]:
+    """The text of a class's docstring, and the meaning of each attribute, which is a knob of a task."""
+    text, _, attributes = inspect.cleandoc(cls.__doc__ or "").partition("\nAttributes:\n")
     entries = re.findall(r"^    (\w+): (.*(?:\n        .*)*)", attributes, flags=re.MULTILINE)
     return text.strip(), {name: re.sub(r"\s+", " ", meaning).replace("``", "`") for name, meaning in entries}
 

@@ -43,6 +43,17 @@ def configuration_id(specification: Specification) -> str:
     return datasets.BuilderConfig(specification.preset).create_config_id(dict(specification.overrides))
 
 
+def loading_calls(specification: Specification) -> tuple[str, str]:
+    """The calls that load a configuration: of this package, which generates it where it has to, and of ``datasets``.
+
+    ``datasets`` finds a stored one by what differs from its preset, as JSON values: other spellings of the same, such
+    as a tuple or a default, have other digests there.
+    """
+    given = "".join(f", {name}={value!r}" for name, value in specification.overrides.items())
+    call = f'load_dataset("{NAMESPACE}/{specification.task.key}", "{specification.preset}"{given})'
+    return f"{NAMESPACE}.{call}", f"datasets.{call}"
+
+
 def cache_folder(specification: Specification, key: str, cache_dir: str | Path | None) -> Path:
     """Where ``datasets`` looks for a configuration."""
     root = Path(cache_dir or datasets.config.HF_DATASETS_CACHE).expanduser()

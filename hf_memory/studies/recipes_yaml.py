@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from hf_memory.experiments.schema import Fields, Maybe, Plain
-from hf_memory.names import check_names
+from hf_memory.names import check_names, nearest
 from hf_memory.studies.recipe_schema import PROFILES, check_overrides, check_values
 from hf_memory.studies.recipes import Recipe
 from hf_memory.studies.registration import check_readable
@@ -22,6 +22,33 @@ _LONGEST, _DEEPEST, _LARGEST = 1_000_000, 20, 50_000
 """Bytes of a file, levels of its values, and their number with all aliases written out."""
 
 _SMOKE = {"num_train": 64, "num_validation": 32, "num_test": 32}
+
+
+_FOLDERS = ("hf_memory/recipes", "examples/recipes")
+"""Where the recipes of the package lie: within it once it is installed, beside it in its sources."""
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """The recipes that come with the package, by name."""
+    root = Path(__file__).resolve().parents[2]
+    folder = next((root / place for place in _FOLDERS if (root / place).is_dir()), root)
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def find_recipe(name: str | os.PathLike[str]) -> Path:
+    """The file of a recipe: the file of that path where there is one, else the one of that name in the package.
+
+    Raises:
+        ValueError: There is neither; the nearest name is suggested.
+    """
+    path, shipped = Path(name), shipped_recipes()
+    if path.is_file():
+        return path
+    if str(name) in shipped:
+        return shipped[str(name)]
+    near = nearest(path.stem, shipped)
+    hint = f"; did you mean {near!r}?" if near else ""
+    raise ValueError(f"recipe: {str(name)!r} is no file and no name{hint} (known: {', '.join(map(repr, shipped))})")
 
 
 def load_recipe(path: str | os.PathLike[str], profile: str = "cpu") -> Recipe:

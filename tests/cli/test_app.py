@@ -26,8 +26,9 @@ VALUES = {"--gpu-share": "0.5", "--output-dir": "here", "--repo-id": "me/here"}
 def commands() -> dict[str, object]:
     """Every command that does something, by its words."""
     top = get_command(app).commands
-    parts = {f"data {name}": command for name, command in top["data"].commands.items()}
-    return {name: command for name, command in {**top, **parts}.items() if name != "data"}
+    groups = ("data", "new")
+    parts = {f"{group} {name}": command for group in groups for name, command in top[group].commands.items()}
+    return {name: command for name, command in {**top, **parts}.items() if name not in groups}
 
 
 def examples(name: str) -> list[str]:

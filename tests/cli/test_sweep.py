@@ -1,5 +1,7 @@
 """``hf-memory sweep``: what it shows before it runs anything."""
 
+import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -7,8 +9,11 @@ import yaml
 from typer.testing import CliRunner
 
 from hf_memory.cli.app import app
+from hf_memory.studies import recipes_yaml
+from hf_memory.studies.recipes_yaml import find_recipe, load_recipe, shipped_recipes
 
-RECIPE = Path(__file__).resolve().parents[2] / "examples" / "recipes" / "r1_bit_parity.yaml"
+ROOT = Path(__file__).resolve().parents[2]
+RECIPE = ROOT / "examples" / "recipes" / "r1_bit_parity.yaml"
 
 
 @pytest.mark.parametrize("flag", ["--dry-run", "--dry_run"])
@@ -21,10 +26,40 @@ def test_a_dry_run_counts_the_cells_and_writes_nothing(flag):
     assert list(Path().iterdir()) == []
 
 
-def test_a_recipe_that_does_not_exist_is_refused():
-    result = CliRunner().invoke(app, ["sweep", "nowhere.yaml"])
-    assert result.exit_code == 2
-    assert "nowhere.yaml" in result.output
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("r1_bit_party", "'r1_bit_party' is no file and no name; did you mean 'r1_bit_parity'?"),
+        ("R3_Dyck", "did you mean 'r3_dyck'?"),
+        ("recipes/r3_dyck.yaml", "'recipes/r3_dyck.yaml' is no file and no name; did you mean 'r3_dyck'?"),
+        ("nowhere.yaml", "'nowhere.yaml' is no file and no name (known: 'r1_bit_parity', "),
+    ],
+)
+def test_a_recipe_that_does_not_exist_is_refused_and_the_nearest_named(name, text, call):
+    code, out, err = call("sweep", name, "--dry-run")
+    assert (code, out) == (2, "")
+    assert text in err
+
+
+def test_recipes_of_the_package_are_found_by_name(call):
+    code, by_name, _ = call("sweep", "r1_bit_parity", "--profile", "smoke", "--dry-run", "--workers", "2")
+    assert code == 0
+    assert "r1_bit_parity, profile smoke" in by_name
+    assert call("sweep", str(RECIPE), "--profile", "smoke", "--dry-run", "--workers", "2")[1] == by_name
+    assert shipped_recipes() == {path.stem: path for path in sorted(RECIPE.parent.glob("*.yaml"))}
+    Path("r1_bit_parity").write_text("a file of that name comes first")
+    assert find_recipe("r1_bit_parity") == Path("r1_bit_parity")
+
+
+def test_an_installed_package_finds_the_recipes_where_the_wheel_puts_them(tmp_path, monkeypatch):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert list(wheel) == ["examples/recipes"]
+    copied = tmp_path / "site" / wheel["examples/recipes"]
+    shutil.copytree(RECIPE.parent, copied)
+    monkeypatch.setattr(recipes_yaml, "__file__", str(tmp_path / "site" / "hf_memory" / "studies" / "recipes_yaml.py"))
+    assert find_recipe("r1_bit_parity") == copied / "r1_bit_parity.yaml"
+    assert load_recipe(find_recipe("r6_mqar_widths"), "smoke").name == "r6_mqar_widths"
 
 
 def test_a_dry_run_says_what_may_still_join(tmp_path):

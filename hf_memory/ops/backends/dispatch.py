@@ -132,6 +132,16 @@ def resolve_backend(op: str, requested: str = "auto", **what: object) -> str:
     return "torch"
 
 
+def refusals(op: str, **what: object) -> dict[str, str | None]:
+    """Each kernel of an operation, by its name in ``KERNELS``, with why it cannot run; None where it can.
+
+    Args:
+        op: Name of the operation.
+        **what: Facts that a kernel may refuse, as for :func:`resolve_backend`.
+    """
+    return {name: _refusal(op, name, **what) for other, name in KERNELS if other == op}
+
+
 def _kernels_of(op: str, backends: tuple[str, ...]) -> Iterator[str]:
     """Names of the kernels to try in turn, packages only where they are installed."""
     for backend in backends:

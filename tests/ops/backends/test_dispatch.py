@@ -142,3 +142,11 @@ def test_every_kernel_for_the_cpu_offers_its_refusal():
         kernel = dispatch.load_kernel(op, "numba")
         assert kernel.refusal(**CPU) is None
         assert kernel.refusal(device=torch.device("meta"), dtype=torch.float32)
+
+
+def test_every_kernel_of_an_operation_says_whether_it_can_run(monkeypatch):
+    monkeypatch.setattr(dispatch, "_refusal", lambda op, name, **what: None if name == "numba" else f"{op} on {what}")
+    found = dispatch.refusals("diagonal_scan", device="here")
+    assert found == {name: None if name == "numba" else "diagonal_scan on {'device': 'here'}" for name in found}
+    assert list(found) == ["numba", "triton", "fla"]
+    assert dispatch.refusals("lstm", device="here") == {}
