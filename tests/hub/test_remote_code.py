@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import AutoConfig
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from hf_memory.experiments.code import collect
 from hf_memory.hub.remote_code import REQUIREMENTS, export_remote_code, flat_name, replace_value, rewrite
 from hf_memory.mixers.auto import mixer_config, mixer_model, model_keys
-from hf_memory.testing.models import VOCAB, make, tokens
+from hf_memory.testing.models import VOCAB, close, make, tokens
 from tests.hub.clients import environment, run
 
 HEADS = ("causal", "token_classification", "base")
@@ -102,7 +103,13 @@ def test_private_helpers_are_exported_where_they_are_needed_and_kernels_never(tm
     assert names == {
         *("models_cache.py", "models_configuration.py", "models_heads.py", "models_layers.py", "models_modeling.py"),
         *("models_inputs.py", "models_padding.py", "mixers_lru.py", "ops_backends_dispatch.py", "ops_diagonal_scan.py"),
-        *("ops_linear_cross_entropy.py", "ops_short_convolution.py"),
+        *(
+            "models_values.py",
+            "ops__cells.py",
+            "ops__graph.py",
+            "ops_linear_cross_entropy.py",
+            "ops_short_convolution.py",
+        ),
     }
     namespace: dict = {}
     lines = (tmp_path / "ops_backends_dispatch.py").read_text().splitlines()
@@ -171,6 +178,22 @@ def test_values_are_replaced_on_the_top_level_alone() -> None:
 
 
 def test_models_of_other_packages_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="model must be of hf_memory, got Linear"):
+    with pytest.raises(ValueError, match="model must be of hf_memory or registered with it, got Linear"):
         export_remote_code(torch.nn.Linear(1, 1), tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_operators_of_a_copy_beside_a_checkpoint_are_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    model = make("gru")
+    model.save_pretrained(tmp_path / "model")
+    export_remote_code(model, tmp_path / "model")
+    copy = get_class_from_dynamic_module("mixers_gru.MemoryGRUForCausalLM", str(tmp_path / "model"))
+    theirs = copy.from_pretrained(tmp_path / "model").eval()
+    ids = tokens()
+    for own in (model, theirs):
+        close(
+            torch.compile(own, backend="aot_eager", fullgraph=True)(ids, use_cache=False).logits,
+            model(ids).logits,
+            1e-6,
+        )
