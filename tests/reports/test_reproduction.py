@@ -19,6 +19,7 @@ from hf_memory.reports.reproduction import (
     withdrawn,
     write_reproduction,
 )
+from hf_memory.storage import sealed, unsealed
 from hf_memory.studies.outcomes import find_records
 from hf_memory.studies.recipes_yaml import load_recipe
 from hf_memory.studies.replication import Line, Replication
@@ -76,7 +77,7 @@ def test_before_the_runs_the_page_shows_registered_claims_and_no_sentence_about_
 
 def test_a_sweep_that_has_not_ended_is_running_and_gives_no_number(root):
     record = lay(root)
-    record.write_text(record.read_text().replace('"complete": true', '"complete": false'))
+    record.write_text(json.dumps(sealed({**unsealed(json.loads(record.read_text())), "complete": False})))
     found = read_reproductions(root)["tiny"]
     assert (found.state, found.done) == ("running", False)
     with pytest.raises(ValueError, match="the sweep is running, and only one that is done has results"):
