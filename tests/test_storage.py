@@ -116,10 +116,11 @@ def test_a_process_that_is_killed_frees_its_claim_at_once(tmp_path):
 
 @posix
 def test_a_child_that_outlives_a_killed_process_does_not_keep_its_claim(tmp_path):
-    forks = 'with storage.claim(folder / "a"):\n    if os.fork() == 0:\n        time.sleep(30)\n        os._exit(0)\n'
+    forks = 'with storage.claim(folder / "a"):\n    if os.fork() == 0:\n        say("forked")\n        time.sleep(30)\n'
     runs = '    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(30)"])\n'
     with process(f"os.setpgrp()\n{forks}{runs}    say('started')\n    time.sleep(30)\n", tmp_path) as child:
-        assert line(child) == "started"
+        # A child gives up the lock when it first runs, so it is waited for.
+        assert {line(child), line(child)} == {"started", "forked"}
         group = os.getpgid(child.pid)
         try:
             child.kill()

@@ -217,7 +217,9 @@ def test_no_mutated_row_reads_as_something_else(tmp_path):
             # A metric that is gone is missed where it is asked for, and 0 of 5 is the rate that 0 of 1000 is.
             is_gone = len(path) == 2 and path[0] == "metrics" and path[1] != content["headline"]
             is_zero = path[-1] == "denominator" and content["metrics"][path[1]]["numerator"] == 0
-            assert is_gone or is_zero or OPEN & set(path), (path, content)
+            # A macro recall is a mean of ratios, and rows from before there were seals hold their sums alone.
+            is_sum = path[0] == "metrics" and "macro_" in path[1] and path[-1] in ("numerator", "denominator")
+            assert is_gone or is_zero or is_sum or OPEN & set(path), (path, content)
             still_a_row += 1
     assert caught + same + still_a_row == 1500
     assert still_a_row < 150

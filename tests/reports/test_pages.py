@@ -22,7 +22,7 @@ def test_the_installed_package_holds_every_template():
     found = importlib.resources.files("hf_memory.reports") / "templates"
     assert {file.name for file in found.iterdir()} == FILES == set(templates().list_templates())
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert wheel == {"packages": ["hf_memory"]}  # all files below it, whatever their ending
+    assert wheel["packages"] == ["hf_memory"]  # all files below it, whatever their ending
 
 
 @pytest.mark.parametrize("name", sorted(FILES))
