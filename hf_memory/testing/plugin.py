@@ -25,7 +25,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Collect the files of the option, and nothing else where nothing else is named."""
     files = [str(Path(name).resolve()) for name in config.getoption(OPTION)]
     if files:
-        config.args[:] = [*(config.invocation_params.args and _named(config)), *files]
+        config.args[:] = [*_named(config), *files]
 
 
 def _named(config: pytest.Config) -> list[str]:

@@ -214,6 +214,7 @@ def test_no_mutated_row_reads_as_something_else(tmp_path):
             same += 1
         else:
             assert number, path
+            assert "sha256" not in json.loads(lines[0]), path  # nothing of a sealed file is read as something else
             # A metric that is gone is missed where it is asked for, and 0 of 5 is the rate that 0 of 1000 is.
             is_gone = len(path) == 2 and path[0] == "metrics" and path[1] != content["headline"]
             is_zero = path[-1] == "denominator" and content["metrics"][path[1]]["numerator"] == 0
