@@ -57,6 +57,8 @@ class MemoryHybridConfig(MemoryConfig):
     """
 
     model_type: ClassVar[str] = "memory_hybrid"
+    # Transformers 5.17 compares a config with its defaults, and code beside a checkpoint has only the mixers it needs.
+    has_no_defaults_at_init: ClassVar[bool] = True
 
     layers: list[Layer] = dataclasses.field(default_factory=lambda: ["base_conv", "linear_transformer"])
     num_hidden_layers: int = 0
