@@ -226,7 +226,7 @@ for number in range(50):
     with storage.claim(target) as mine:
         if mine:
             with open(target.with_suffix(".log"), "a") as log:
-                log.write("done\n")
+                log.write("done\\n")
             storage.write_text(target, "done")
 """
 
