@@ -9,6 +9,7 @@ from typing import Any, Literal
 from tqdm.auto import tqdm
 
 from hf_memory.experiments.results import cell_path, recover_cell
+from hf_memory.storage import clear_claim
 from hf_memory.studies.cells import Cell, Outcome, as_stacks, state_of
 from hf_memory.studies.other_code import OtherCode
 from hf_memory.studies.workers import LocalWorkers, Workers
@@ -90,6 +91,8 @@ class Runner:
         for cell in cells:
             path = cell_path(self.results, cell.digest)
             rows, problems = recover_cell(path) if os.path.lexists(path) else ([], [])
+            if rows:
+                clear_claim(path)
             if problems:
                 self._set_aside(cell, "damaged", "; ".join(problems))
             elif other.add(cell, rows) and self._other_code == "overwrite":
