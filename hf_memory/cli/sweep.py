@@ -32,7 +32,7 @@ def sweep(
     gpu_share: Annotated[float, typer.Option(min=0.0, help="GPU of each process, with ray.")] = 0.0,
     stack: Annotated[
         int,
-        typer.Option(min=1, help="Runs of other learning rates and seeds trained as one model; pays for tiny steps."),
+        typer.Option(min=1, help="Runs of other learning rates and seeds trained as one model, where that pays."),
     ] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the cells and run nothing.")] = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed cells again.")] = False,
