@@ -358,7 +358,7 @@ def claim(path: str | os.PathLike[str]) -> Iterator[Claim]:
 
 
 def clear_claim(path: str | os.PathLike[str]) -> None:
-    """Remove the claim on a finished file of a process that was killed between its last write and its end."""
+    """Remove the claim on finished work of a process that was killed between its last write and its end."""
     with claim(path):
         pass
 

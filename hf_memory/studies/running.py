@@ -77,6 +77,8 @@ class Runner:
         self._bar.update(sum(state_of(self.results, cell) != "open" for cell in cells))
         while todo := [cell for cell in cells if state_of(self.results, cell) == "open"]:
             self._run(todo)
+        for cell in cells:  # a worker may outlive a sweep that was killed, and die of it while this one runs
+            clear_claim(cell_path(self.results, cell.digest))
 
     def _run(self, todo: Sequence[Cell]) -> None:
         self._open = {cell.digest: self._seconds[key(cell.place)] for cell in todo}
@@ -91,8 +93,6 @@ class Runner:
         for cell in cells:
             path = cell_path(self.results, cell.digest)
             rows, problems = recover_cell(path) if os.path.lexists(path) else ([], [])
-            if rows:
-                clear_claim(path)
             if problems:
                 self._set_aside(cell, "damaged", "; ".join(problems))
             elif other.add(cell, rows) and self._other_code == "overwrite":
