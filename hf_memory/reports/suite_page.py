@@ -15,11 +15,15 @@ from hf_memory.reports.formats import UNKNOWN, count, rate, share, spread, words
 from hf_memory.reports.pages import picture, write_single_page
 from hf_memory.reports.plotting import Drawing, png, svg
 from hf_memory.reports.study_page import problems_of
-from hf_memory.reports.styles import CHANCE, GRID, HOLDS, LEFT, NEVER, PALETTE
+from hf_memory.reports.styles import CHANCE, GRID, GUIDE, HOLDS, LEFT, NEVER, PALETTE
 from hf_memory.reports.tables import PageTable, TableCell, TableLine, to_csv
 from hf_memory.studies.suites import MEMORIES, REACHED, Score, Suite, by_memory
 
-_PANELS = ("value on rows of the training length", "longest test length reached", "steps until it held the level")
+_PANELS = (
+    "value on rows of the training length",
+    "longest test length reached, over that of training",
+    "steps until it held the level",
+)
 
 
 def write_suite_page(suite: Suite, scores: Mapping[str, list[Score]], out: str | Path) -> Path:
@@ -141,6 +145,9 @@ def profile_drawing(suite: Suite, arm: str, scores: Sequence[Score]) -> Drawing:
     for label, one in zip(panels[0].get_yticklabels(), own, strict=True):
         label.set_color(PALETTE[(0, 2, 4, 5, 8)[MEMORIES.index(one.entry.memory)]])
     panels[0].set_xlim(-0.02, 1.04)
+    panels[1].axvline(1, **GUIDE)
+    panels[1].set_xlim(-0.05, max(2.0, panels[1].get_xlim()[1]))
+    panels[2].set_xlim(0, 1.06 * max(one.entry.recipe.training["steps"] for one in own))
     kinds = ";  ".join(f"{kind} {solved} of {planned}" for kind, (solved, planned) in by_memory(list(own)).items())
     figure.suptitle(f"{arm}: runs that solved their configuration: {kinds}", fontsize=9, x=0.01, ha="left")
     caption = (
