@@ -1,0 +1,5 @@
+"""Placeholder."""
+
+
+def bibliography_page() -> str:
+    return "Sources\n=======\n"
