@@ -14,6 +14,9 @@ from docs.extensions.notation import cells, inline, is_equation, letters
 Symbols = frozenset[str] | None
 """The Greek letters that a text spells out; None where its sentences hold no symbols."""
 
+BOLD = "\N{START OF GUARDED AREA}{}\N{END OF GUARDED AREA}"
+"""Marks words of a docstring that a page shows in bold: two signs that no docstring holds."""
+
 _SECTION = re.compile(r"^(Args|Attributes|Class attributes|Raises|Returns|Yields|Example|Examples|Note):$")
 _ITEM = re.compile(r"^``[^`]+``\s{2,}")
 _KEPT = re.compile(r"(``.+?``|:[\w:]+:`[^`]+`|`[^`]+`)", re.DOTALL)
@@ -43,7 +46,7 @@ def rest(text: str, symbols: bool = False) -> str:
     for block in blocks(text):
         parts.append(_block(block, before, greek, convolution))
         before = block
-    return "\n\n".join(parts) + "\n"
+    return re.sub("\x96(.+?)\x97", r"**\1**", "\n\n".join(parts), flags=re.DOTALL) + "\n"
 
 
 def blocks(text: str) -> list[str]:
@@ -123,3 +126,8 @@ def list_table(head: Iterable[str], lines: Iterable[Iterable[str]], name: str = 
         for index, cell in enumerate(row):
             text.append(f"   {'* -' if index == 0 else '  -'} {' '.join(cell.split())}")
     return "\n".join(text)
+
+
+def heading(text: str, line: str) -> str:
+    """A heading of a page or of a section."""
+    return f"{text}\n{line * len(text)}"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from docs.extensions.docstrings import escape, list_table, rest
+from docs.extensions.docstrings import BOLD, blocks, escape, heading, list_table, rest
 from docs.extensions.measured import LAYERS, LONG, SHORT, WIDTH, MixerFacts, Outcome, mixer_facts
 from hf_memory.cli.describe import default_text, meanings_of
 from hf_memory.cli.facts import operations_of
@@ -17,6 +17,9 @@ from hf_memory.mixers.auto import HYBRID, config_class, model_keys
 from hf_memory.models.configuration import MemoryConfig
 from hf_memory.ops.backends.dispatch import KERNELS
 from hf_memory.reports.formats import count, rate, share, words
+
+FIGURE = "mixers.svg"
+"""File of the figure of all mixers, among the static files of the site."""
 
 _LABEL = re.compile(
     r"(?:(?<=^)|(?<=[.)] ))(Symbols|Sources?|Official code|Reference code|State|Initial values?|Deviations?|Horizon"
@@ -69,14 +72,14 @@ def mixer_page(key: str, outcomes: Sequence[Outcome]) -> str:
 
 def labelled(text: str) -> str:
     """A docstring whose labelled sentences, such as those on the state, are paragraphs of their own in bold words."""
-    blocks = []
-    for block in text.split("\n\n"):
-        if block.startswith(" "):
-            blocks.append(block)
-            continue
-        joined = " ".join(block.split()) if not re.search(r"\n ", block) and not block.startswith("``") else block
-        blocks.append(_LABEL.sub(lambda found: f"\n\n{found[1]}{found[2]}:", joined).strip())
-    return "\n\n".join(blocks)
+    parts = []
+    for block in blocks(text):
+        if block.startswith((" ", "``", ">>>", "* ", "- ")) or "\n " in block:
+            parts.append(block)
+        else:
+            joined = " ".join(block.split())
+            parts.append(_LABEL.sub(lambda found: f"\n\n{BOLD.format(found[1] + found[2] + ':')}", joined).strip())
+    return "\n\n".join(parts)
 
 
 def fact_rows(key: str, module: object) -> list[tuple[str, str]]:
@@ -118,8 +121,8 @@ def advice(facts: MixerFacts) -> list[str]:
         )
     else:
         found.append(
-            f"**Memory.** Its state has {count(facts.long)} numbers at any length. A token costs the same after ten and "
-            "after a million others, and what can be recalled is bounded by that number: widen it for more pairs."
+            f"**Memory.** Its state has {count(facts.long)} numbers at any length. A token costs the same after ten "
+            "and after a million others, and what can be recalled is bounded by that number: widen it for more pairs."
         )
     if facts.spectrum is None:
         text = (
@@ -157,9 +160,9 @@ def solved(outcomes: Sequence[Outcome]) -> str:
 
 
 RESULTS_NOTE = (
-    "Means over seeds of the task's headline metric, from the rows under ``examples/results``, at the learning rate that "
-    "was best on ``validation``. A verdict on a claim needs a study that has come to its end: REPRODUCTION.md holds "
-    "those, with intervals and seeds."
+    "Means over seeds of the task's headline metric, from the rows under ``examples/results``, at the learning rate "
+    "that was best on ``validation``. A verdict on a claim needs a study that has come to its end: REPRODUCTION.md "
+    "holds those, with intervals and seeds."
 )
 
 
@@ -221,17 +224,13 @@ def mixers_page() -> str:
         )
     head = ("mixer", "what it is", f"numbers after {SHORT}", f"after {LONG:,}", "eigenvalues", "a step depends on")
     intro = (
-        f"Numbers held per sequence and eigenvalues of a step (real parts) are those of fresh weights at {_SIZE}. Every "
-        "mixer obeys the same laws: a sequence may be cut anywhere, padded anywhere, and generated with its cache."
+        f"Numbers held per sequence and eigenvalues of a step (real parts) are those of fresh weights at {_SIZE}. "
+        "Every mixer obeys the same laws: a sequence may be cut and padded anywhere, and generated with its cache."
     )
     toctree = "\n".join([".. toctree::", "   :hidden:", "", *(f"   {key}" for key in model_keys())])
-    return "\n\n".join([heading("Mixers", "="), intro, list_table(head, rows, "wide"), toctree]) + "\n"
+    figure = f".. image:: /_static/{FIGURE}\n   :alt: Numbers held and eigenvalues of each mixer"
+    return "\n\n".join([heading("Mixers", "="), intro, figure, list_table(head, rows, "wide"), toctree]) + "\n"
 
 
 def _hybrid() -> object:
     return importlib.import_module(config_class(HYBRID).__module__)
-
-
-def heading(text: str, line: str) -> str:
-    """A heading of a page or of a section."""
-    return f"{text}\n{line * len(text)}"

@@ -1,39 +1,19 @@
-"""Equations of docstrings, written to be read in code, as LaTeX.
+r"""Equations of docstrings, written to be read in code, as LaTeX.
 
 >>> equation("h_t = a h_{t-1} + (1 - a) W x_t")
 'h_{t} = a h_{t-1} + (1 - a) W x_{t}'
 >>> cells("S_t = g_h S_{t-1} / sqrt(K),    o_t = S_t^T q_t        per head")
-['S_{t} = g_{h} S_{t-1} / \\\\sqrt{K},', 'o_{t} = S_{t}^{\\\\mathsf{T}} q_{t}', '\\\\text{per head}']
+['S_{t} = g_{h} S_{t-1} / \\sqrt{K},', 'o_{t} = S_{t}^{\\mathsf{T}} q_{t}', '\\text{per head}']
 
 A line is cut into cells where two or more spaces stand. A cell with a relation is an equation, any other a remark.
 """
 
 import re
 
-GREEK = [
-    "alpha",
-    "beta",
-    "gamma",
-    "delta",
-    "epsilon",
-    "zeta",
-    "eta",
-    "theta",
-    "iota",
-    "kappa",
-    "lambda",
-    "mu",
-    "nu",
-    "xi",
-    "pi",
-    "rho",
-    "sigma",
-    "tau",
-    "phi",
-    "chi",
-    "psi",
-    "omega",
-]
+GREEK = (
+    *("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu"),
+    *("xi", "pi", "rho", "sigma", "tau", "phi", "chi", "psi", "omega"),
+)
 _SYMBOLS = {"eps": r"\varepsilon", "phi": r"\varphi", **{name: rf"\{name}" for name in GREEK if name != "phi"}}
 _RELATIONS = {"<-": r"\leftarrow", "<=": r"\le", ">=": r"\ge", "...": r"\dots", "+-": r"\pm"}
 _STEPS = {"dt"}
@@ -52,6 +32,7 @@ _TOKEN = re.compile(
 _SCRIPT = r"[_^](?:\{[^}]*\}|\([^)]*\)|-?\w+?(?=[_^\W]|$))"
 _SYMBOL = re.compile(
     rf"(?<![\w`.])(?:\d+(?=\^)|[A-Za-z]|{'|'.join(GREEK)})'*(?:{_SCRIPT})+"
+    rf"|\|(?:[A-Za-z]|{'|'.join(GREEK)})(?:{_SCRIPT})*\|(?:{_SCRIPT})*"
     rf"|(?<![\w`.])(?P<greek>{'|'.join(GREEK)})(?![\w'])"
 )
 
@@ -114,10 +95,10 @@ def letters(text: str) -> frozenset[str]:
 
 
 def inline(text: str, greek: frozenset[str] = frozenset()) -> str:
-    """Symbols with subscripts and Greek letters of a sentence, each between backticks of the role ``math``.
+    r"""Symbols with subscripts and Greek letters of a sentence, each between backticks of the role ``math``.
 
     >>> inline("h_t holds N numbers, and beta decays by the delta rule", frozenset({"beta"}))
-    ':math:`h_{t}` holds N numbers, and :math:`\\\\beta` decays by the delta rule'
+    ':math:`h_{t}` holds N numbers, and :math:`\\beta` decays by the delta rule'
 
     Args:
         text: A sentence.

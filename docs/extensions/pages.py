@@ -6,9 +6,10 @@ They follow the tables of the package: a mixer or a task that joins has its page
 from pathlib import Path
 from typing import Any
 
-from docs.extensions.bibliography import bibliography_page
+from docs.extensions.bibliography import bibliography_page, sources_section
+from docs.extensions.figures import write_figure
 from docs.extensions.measured import outcomes
-from docs.extensions.mixer_pages import mixer_page, mixers_page
+from docs.extensions.mixer_pages import FIGURE, mixer_page, mixers_page
 from docs.extensions.reference_pages import api_page, commands_page, operations_page, reference_page
 from docs.extensions.task_pages import task_page, tasks_page
 from hf_memory.mixers.auto import model_keys
@@ -29,21 +30,25 @@ def setup(app: Any) -> dict[str, Any]:
 def pages(results: Path) -> dict[str, str]:
     """All generated pages, by their place below the sources of the site."""
     found = outcomes(results)
+    citing = {
+        **{f"mixers/{key}": mixer_page(key, found) for key in model_keys()},
+        **{f"tasks/{key}": task_page(key, found) for key in TASKS},
+        "reference/operations": operations_page(),
+    }
     return {
         "mixers/index": mixers_page(),
-        **{f"mixers/{key}": mixer_page(key, found) for key in model_keys()},
         "tasks/index": tasks_page(),
-        **{f"tasks/{key}": task_page(key, found) for key in TASKS},
         "reference/index": reference_page(),
         "reference/api": api_page(),
-        "reference/operations": operations_page(),
         "reference/commands": commands_page(),
-        "sources/index": bibliography_page(),
+        **{place: text + sources_section(text) for place, text in citing.items()},
+        "sources/index": bibliography_page(citing),
     }
 
 
 def write_pages(source: Path) -> None:
     """Write what has changed, so that Sphinx reads nothing else again, and remove pages of what is gone."""
+    write_figure(source / "_static" / FIGURE)
     written = pages(ROOT / "examples" / "results")
     for place, text in written.items():
         path = source / f"{place}.rst"

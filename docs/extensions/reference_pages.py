@@ -10,8 +10,7 @@ from typing import Any
 import typer
 
 import hf_memory
-from docs.extensions.docstrings import escape, list_table
-from docs.extensions.mixer_pages import heading
+from docs.extensions.docstrings import escape, heading, list_table
 from hf_memory import data, ops, testing
 from hf_memory.cli.app import PROGRAM, app
 from hf_memory.mixers.auto import BASES, model_keys

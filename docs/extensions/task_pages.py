@@ -6,9 +6,9 @@ import inspect
 import math
 from collections.abc import Sequence
 
-from docs.extensions.docstrings import escape, list_table, rest
+from docs.extensions.docstrings import escape, heading, list_table, rest
 from docs.extensions.measured import Outcome
-from docs.extensions.mixer_pages import RESULTS_NOTE, heading, labelled, outcome_table
+from docs.extensions.mixer_pages import RESULTS_NOTE, labelled, outcome_table
 from hf_memory.cli.describe import PRESET_COLUMNS, default_text, meanings_of, preset_row
 from hf_memory.cli.facts import chance_of
 from hf_memory.data.cards import docstring_of
@@ -109,8 +109,8 @@ def levels(specification: Specification) -> str:
     head = (words(metric), *(f"length {length:,}" for length in lengths))
     return "\n\n".join(
         [
-            f"Of the configuration ``{specification.preset}``. Chance is the best of all rules that remember nothing of a "
-            "row; the others are rules that remember little, and do not solve the task by right.",
+            f"Of the configuration ``{specification.preset}``. Chance is the best of all rules that remember "
+            "nothing of a row; the others are rules that remember little, and do not solve the task by right.",
             list_table(head, rows),
         ]
     )
@@ -154,7 +154,7 @@ def measured(outcomes: Sequence[Outcome]) -> str:
     """The arms of committed studies on a task."""
     if not outcomes:
         return "No committed study has rows of it yet."
-    table = outcome_table(outcomes, "arm", lambda outcome: _arm(outcome))
+    table = outcome_table(outcomes, "arm", _arm)
     return "\n\n".join([table, RESULTS_NOTE])
 
 
