@@ -4,7 +4,6 @@ Docstrings of the package are written to be read in the code. What Sphinx would 
 indented blocks, is written here as what it is.
 """
 
-import inspect
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -41,7 +40,7 @@ def rest(text: str, symbols: bool = False) -> str:
         symbols: Whether symbols in sentences, such as ``h_t``, are set as mathematics.
     """
     convolution = _CONVOLUTION.search(" ".join(text.split())) is not None
-    greek = letters(inspect.cleandoc(text)) if symbols else None
+    greek = letters(text) if symbols else None
     parts, before = [], ""
     for block in blocks(text):
         parts.append(_block(block, before, greek, convolution))
@@ -51,7 +50,7 @@ def rest(text: str, symbols: bool = False) -> str:
 
 def blocks(text: str) -> list[str]:
     """The blocks of a docstring, which stand between empty lines; a section of arguments is one with its entries."""
-    return [part for part in re.split(r"\n\s*\n", inspect.cleandoc(text)) if part.strip()]
+    return [part for part in re.split(r"\n\s*\n", text) if part.strip()]
 
 
 def _block(block: str, before: str, symbols: Symbols, convolution: bool) -> str:

@@ -12,4 +12,4 @@ share="${3:-0.25}"
 
 export OMP_NUM_THREADS=1
 
-hf-memory sweep "$recipe" --profile "$profile" --backend ray --gpu-share "$share"
+hf-memory sweep "${recipe}" --profile "${profile}" --backend ray --gpu-share "${share}"

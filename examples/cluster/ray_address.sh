@@ -13,4 +13,4 @@ profile="${3:?the profile: smoke, cpu, cpu_long or full}"
 results="${4:?a folder that all nodes see}"
 share="${5:-0}"
 
-hf-memory sweep "$recipe" --profile "$profile" --results "$results" --backend ray --gpu-share "$share"
+hf-memory sweep "${recipe}" --profile "${profile}" --results "${results}" --backend ray --gpu-share "${share}"

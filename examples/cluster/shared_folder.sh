@@ -14,16 +14,16 @@ shift 3
 [[ $# -gt 0 ]] || { echo "give at least one machine" >&2; exit 2; }
 
 printf -v command 'OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 hf-memory sweep %q --profile %q --results %q' \
-  "$recipe" "$profile" "$results"
+  "${recipe}" "${profile}" "${results}"
 
 pids=()
 for host in "$@"; do
-  ssh -o BatchMode=yes "$host" "$command" &
+  ssh -o BatchMode=yes "${host}" "${command}" &
   pids+=("$!")
 done
 
 failed=0
 for pid in "${pids[@]}"; do
-  wait "$pid" || failed=1
+  wait "${pid}" || failed=1
 done
-exit "$failed"
+exit "${failed}"

@@ -24,4 +24,4 @@ export HF_HUB_OFFLINE=1
 
 # A node that is lost must not end the others: its cells are free again after two minutes.
 srun --kill-on-bad-exit=0 \
-  hf-memory sweep "$recipe" --profile "$profile" --results "$results" --workers "${SLURM_CPUS_PER_TASK:-1}"
+  hf-memory sweep "${recipe}" --profile "${profile}" --results "${results}" --workers "${SLURM_CPUS_PER_TASK:-1}"

@@ -25,4 +25,4 @@ export OMP_NUM_THREADS=1
 export HF_HUB_OFFLINE=1
 
 srun --kill-on-bad-exit=0 \
-  hf-memory sweep "$recipe" --profile "$profile" --results "$results" --backend ray --gpu-share "$share"
+  hf-memory sweep "${recipe}" --profile "${profile}" --results "${results}" --backend ray --gpu-share "${share}"
