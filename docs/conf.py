@@ -34,6 +34,7 @@ napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 napoleon_custom_sections = [("Class attributes", "Attributes")]
+toc_object_entries_show_parents = "hide"
 python_display_short_literal_types = True
 maximum_signature_line_length = 88
 

@@ -28,8 +28,10 @@ def setup(app: Any) -> dict[str, Any]:
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
 
 
-def _process(_app: Any, _kind: str, _name: str, _thing: Any, _options: Any, lines: list[str]) -> None:
+def _process(_app: Any, kind: str, _name: str, _thing: Any, _options: Any, lines: list[str]) -> None:
     lines[:] = rest("\n".join(lines)).splitlines()
+    if kind in ("attribute", "data", "property"):
+        lines.insert(0, "")  # what stands before a colon in the first line would be taken for the type
 
 
 def rest(text: str, symbols: bool = False) -> str:

@@ -30,8 +30,8 @@ def figure(facts: dict[str, MixerFacts]) -> str:
     keys = sorted(facts, key=lambda key: (facts[key].long > facts[key].short, facts[key].long), reverse=True)
     settings = {"svg.hashsalt": "mixers", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9}
     with mpl.rc_context(settings):
-        drawn = Figure(figsize=(9, 1.1 + _LINE * len(keys)), layout="constrained")
-        left, right = drawn.subplots(1, 2, sharey=True, width_ratios=[1, 1.1])
+        drawn = Figure(figsize=(9.6, 1.1 + _LINE * len(keys)), layout="constrained")
+        left, right = drawn.subplots(1, 2, sharey=True, width_ratios=[1, 1.15])
         _numbers(left, [facts[key] for key in keys])
         _eigenvalues(right, [facts[key] for key in keys])
         left.set_yticks(range(len(keys)), keys)
@@ -52,7 +52,7 @@ def _numbers(axes: Axes, facts: Sequence[MixerFacts]) -> None:
         axes.plot(own.short, line, "o", color="white", markeredgecolor=_INK, markersize=5)
         axes.plot(own.long, line, "o", color=_INK, markersize=5)
     axes.set_xscale("log")
-    axes.set_title(f"numbers held per sequence after {SHORT} (o) and {LONG:,} tokens", fontsize=9, loc="left")
+    axes.set_title(f"numbers held after {SHORT} (○) and {LONG:,} (●) tokens", fontsize=9, loc="left")
     axes.set_xlabel(f"width {WIDTH}, {LAYERS} layers")
 
 
@@ -67,5 +67,5 @@ def _eigenvalues(axes: Axes, facts: Sequence[MixerFacts]) -> None:
             axes.plot([min(own.switches.values()), low], [line, line], color=_TIED, linewidth=2, linestyle=":")
         color = _FREE if own.depends_on_state else _TIED
         axes.plot([low, max(high, low + 0.01)], [line, line], color=color, linewidth=5, solid_capstyle="butt")
-    axes.set_title("eigenvalues of a step, fresh weights", fontsize=9, loc="left")
-    axes.set_xlabel("real part; orange: a step depends on the state; dotted: with a switch")
+    axes.set_title("eigenvalues of a step, real parts, fresh weights", fontsize=9, loc="left")
+    axes.set_xlabel("orange: a step depends on the state; dotted: with a switch")

@@ -16,8 +16,8 @@ from hf_memory.models.configuration import MemoryConfig
 WIDTH, LAYERS, SHORT, LONG = 64, 2, 64, 1024
 """Width and number of layers of the model that is measured, and the lengths at which its state is counted."""
 _FIELDS = {"vocab_size": 16, "hidden_size": WIDTH, "num_hidden_layers": LAYERS}
-_REFLECTS = -0.1
-"""An eigenvalue below this can turn a sign within a few steps."""
+BELOW = -0.02
+"""An eigenvalue below this is one below zero, and none that was rounded."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,8 @@ class MixerFacts:
         per_block: Parameters of a block.
         spectrum: Smallest and largest real part of the eigenvalues of a step on random inputs; None without a step.
         depends_on_state: Whether the step depends on the state, as in nonlinear recurrences.
-        switches: Fields, and their values, with which a step gets eigenvalues below zero, and the smallest of these.
+        switches: Fields, and their values, with which a linear step gets smaller eigenvalues below zero, and the
+            smallest of these.
     """
 
     short: int
@@ -46,14 +47,13 @@ def mixer_facts(key: str) -> MixerFacts:
     model = _model(key)
     spectrum = _spectrum(model)
     blocks = [sum(weight.numel() for weight in layer.parameters()) for layer in model.layers]
-    switches = {}
-    if spectrum is not None and spectrum[0] > _REFLECTS:
-        for field, value in _switches(config_class(key)):
-            turned = _spectrum(_model(key, **{field: value}))
-            if turned is not None and turned[0] < _REFLECTS:
-                switches[f"{field}={value!r}"] = turned[0]
+    switches, depends = {}, _depends_on_state(model)
+    for field, value in _switches(config_class(key)) if spectrum and not depends else ():
+        turned = _spectrum(_model(key, **{field: value}))
+        if turned is not None and turned[0] < min(BELOW, spectrum[0] + BELOW):
+            switches[f"{field}={value!r}"] = turned[0]
     sizes = model.state_size(SHORT), model.state_size(LONG)
-    return MixerFacts(*sizes, round(statistics.fmean(blocks)), spectrum, _depends_on_state(model), switches)
+    return MixerFacts(*sizes, round(statistics.fmean(blocks)), spectrum, depends, switches)
 
 
 def _model(key: str, **fields: Any) -> Any:

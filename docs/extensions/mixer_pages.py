@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 from docs.extensions.docstrings import BOLD, blocks, escape, heading, list_table, rest
-from docs.extensions.measured import LAYERS, LONG, SHORT, WIDTH, MixerFacts, Outcome, mixer_facts
+from docs.extensions.measured import BELOW, LAYERS, LONG, SHORT, WIDTH, MixerFacts, Outcome, mixer_facts
 from hf_memory.cli.describe import default_text, meanings_of
 from hf_memory.cli.facts import operations_of
 from hf_memory.data.cards import docstring_of
 from hf_memory.mixers import MIXERS, mixer_module
-from hf_memory.mixers.auto import HYBRID, config_class, model_keys
+from hf_memory.mixers.auto import HYBRID, config_class, mixer_class, model_keys
 from hf_memory.models.configuration import MemoryConfig
+from hf_memory.models.modeling import Mixer
 from hf_memory.ops.backends.dispatch import KERNELS
 from hf_memory.reports.formats import count, rate, share, words
 
@@ -27,10 +28,7 @@ _LABEL = re.compile(
     re.MULTILINE,
 )
 _SIZE = f"width {WIDTH} and {LAYERS} layers"
-_LIMITS = (
-    "Recurrences that are linear in their state and have no eigenvalue below zero cannot solve parity at every length "
-    "(Grazzi et al., 2025)."
-)
+_LIMITS = "Where its law keeps it so, it cannot solve parity at every length (Grazzi et al., 2025)."
 
 
 @cache
@@ -50,7 +48,7 @@ def mixer_page(key: str, outcomes: Sequence[Outcome]) -> str:
         heading(key, "="),
         rest(labelled(inspect.getdoc(module) or ""), symbols=True),
         heading("State and spectrum", "-"),
-        list_table(("fact", "value"), fact_rows(key, module)),
+        list_table(("fact", "value"), fact_rows(key)),
         f"Counted and measured with fresh weights at {_SIZE}, on random inputs.",
         heading("When to use it", "-"),
         "\n\n".join(advice(facts_of(key))),
@@ -82,10 +80,10 @@ def labelled(text: str) -> str:
     return "\n\n".join(parts)
 
 
-def fact_rows(key: str, module: object) -> list[tuple[str, str]]:
+def fact_rows(key: str) -> list[tuple[str, str]]:
     """Sizes, spectrum and fast forms of a mixer."""
     facts = facts_of(key)
-    operations = operations_of(module) if key != HYBRID else []  # type: ignore[arg-type]
+    operations = operations_of_mixer(key)
     fast = sorted({backend for op, backend in KERNELS if op in operations})
     rows = [
         (f"numbers held per sequence after {SHORT} tokens", count(facts.short)),
@@ -98,6 +96,14 @@ def fact_rows(key: str, module: object) -> list[tuple[str, str]]:
     ]
     rows += [(f"eigenvalues with ``{switch}``", f"down to {low:.2f}") for switch, low in facts.switches.items()]
     return rows
+
+
+def operations_of_mixer(key: str) -> list[str]:
+    """The operations that a mixer calls, those of the classes below it too; ``hybrid`` has its layers' own."""
+    if key == HYBRID:
+        return []
+    modules = dict.fromkeys(cls.__module__ for cls in mixer_class(key).__mro__ if issubclass(cls, Mixer))
+    return list(dict.fromkeys(op for name in modules for op in operations_of(importlib.import_module(name))))
 
 
 def _span(facts: MixerFacts) -> str:
@@ -134,22 +140,23 @@ def advice(facts: MixerFacts) -> list[str]:
             "A step depends on the state itself. It can flip and count at any length, and take what training finds; it "
             "is computed token by token, so that long rows cost time."
         )
-    elif facts.spectrum[0] < _BELOW:
+    elif facts.spectrum[0] < BELOW:
         text = (
             f"A step is linear in the state, and some eigenvalues lie below zero ({_span(facts)}): it can turn signs."
         )
+        text += f" With {_turned(facts)} they reach further." if facts.switches else ""
     elif facts.switches:
-        turned = ", ".join(f"``{switch}`` ({low:.2f})" for switch, low in facts.switches.items())
         text = (
-            "A step is linear in the state, with eigenvalues that do not lie below zero at the defaults. "
-            f"{_LIMITS} For tasks that track a state, take {turned}."
+            f"A step is linear in the state, with no eigenvalue below zero at the defaults ({_span(facts)}). {_LIMITS} "
+            f"For tasks that track a state, take {_turned(facts)}."
         )
     else:
-        text = f"A step is linear in the state, with no eigenvalue below zero ({_span(facts)}). {_LIMITS}"
+        text = f"A step is linear in the state; fresh, it has no eigenvalue below zero ({_span(facts)}). {_LIMITS}"
     return [*found, f"**Tracking.** {text}"]
 
 
-_BELOW = -0.1
+def _turned(facts: MixerFacts) -> str:
+    return " or ".join(f"``{switch}`` ({low:.2f} with fresh weights)" for switch, low in facts.switches.items())
 
 
 def solved(outcomes: Sequence[Outcome]) -> str:
@@ -216,15 +223,15 @@ def mixers_page() -> str:
             (
                 f":ref:`{key} <mixer-{key}>`",
                 escape(" ".join(first.split())),
-                count(facts.short),
-                count(facts.long),
+                count(facts.long) if facts.long == facts.short else f"{count(facts.short)}, {count(facts.long)}",
                 _span(facts) if facts.spectrum else "none",
-                _motion(facts),
+                "state" if facts.depends_on_state else "inputs",
             )
         )
-    head = ("mixer", "what it is", f"numbers after {SHORT}", f"after {LONG:,}", "eigenvalues", "a step depends on")
+    head = ("mixer", "what it is", "numbers held", "eigenvalues", "a step depends on")
     intro = (
-        f"Numbers held per sequence and eigenvalues of a step (real parts) are those of fresh weights at {_SIZE}. "
+        f"Numbers held per sequence, after {SHORT} and {LONG:,} tokens where they grow, and eigenvalues of a step "
+        f"(real parts) are those of fresh weights at {_SIZE}. "
         "Every mixer obeys the same laws: a sequence may be cut and padded anywhere, and generated with its cache."
     )
     toctree = "\n".join([".. toctree::", "   :hidden:", "", *(f"   {key}" for key in model_keys())])

@@ -31,7 +31,7 @@ _TOKEN = re.compile(
 )
 _SCRIPT = r"[_^](?:\{[^}]*\}|\([^)]*\)|-?\w+?(?=[_^\W]|$))"
 _SYMBOL = re.compile(
-    rf"(?<![\w`.])(?:\d+(?=\^)|[A-Za-z]|{'|'.join(GREEK)})'*(?:{_SCRIPT})+"
+    rf"(?<![\w`.])(?:\d+(?=\^)|dt(?=_)|[A-Za-z]|{'|'.join(GREEK)})'*(?:{_SCRIPT})+"
     rf"|\|(?:[A-Za-z]|{'|'.join(GREEK)})(?:{_SCRIPT})*\|(?:{_SCRIPT})*"
     rf"|(?<![\w`.])(?P<greek>{'|'.join(GREEK)})(?![\w'])"
 )
