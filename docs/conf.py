@@ -25,6 +25,8 @@ extensions = [
 exclude_patterns = ["extensions"]
 suppress_warnings: list[str] = []
 
+smartquotes_action = "qe"  # two hyphens are those of a flag
+
 myst_enable_extensions = ["dollarmath", "deflist", "colon_fence"]
 myst_heading_anchors = 3
 autodoc_typehints = "signature"

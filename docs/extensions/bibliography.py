@@ -86,8 +86,15 @@ def unknown(text: str) -> set[tuple[str, int]]:
     return {
         (name, year)
         for name, year in found
-        if not any(reference.year == year and name.lower() in reference.cite.lower() for reference in references())
+        if not any(
+            reference.is_cited(f"{name} ({year})") or _is_part(name, year, reference) for reference in references()
+        )
     }
+
+
+def _is_part(name: str, year: int, reference: Reference) -> bool:
+    """Whether a name is the last of a work's authors, as where a line of names was cut."""
+    return reference.year == year and name.lower() in reference.cite.lower()
 
 
 def sources_section(text: str) -> str:

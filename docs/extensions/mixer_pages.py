@@ -137,8 +137,8 @@ def advice(facts: MixerFacts) -> list[str]:
         )
     elif facts.depends_on_state:
         text = (
-            "A step depends on the state itself. It can flip and count at any length, and take what training finds; it "
-            "is computed token by token, so that long rows cost time."
+            "A step depends on the state itself: it can flip and count at any length, where training finds how. It is "
+            "computed token by token, so that long rows cost time."
         )
     elif facts.spectrum[0] < BELOW:
         text = (
@@ -181,17 +181,17 @@ def outcome_table(outcomes: Sequence[Outcome], title: str, name: object) -> str:
         values = ", ".join(f"{_place(split)}: {share(value)}" for split, value in outcome.values.items())
         lines.append(
             (
-                f"{outcome.recipe} ({outcome.profile})",
-                f":ref:`{row.task} <task-{row.task}>`",
                 name(outcome),  # type: ignore[operator]
-                rate(row.learning_rate),
-                str(outcome.seeds),
-                count(row.parameters),
+                f":ref:`{row.task} <task-{row.task}>`",
                 f"{words(row.headline)}: {values}",
                 "" if outcome.chance is None else share(outcome.chance),
+                str(outcome.seeds),
+                rate(row.learning_rate),
+                count(row.parameters),
+                f"{outcome.recipe} ({outcome.profile})",
             )
         )
-    head = ("study", "task", title, "learning rate", "seeds", "parameters", "values", "chance at the last")
+    head = (title, "task", "values", "chance at the last", "seeds", "learning rate", "parameters", "study")
     return list_table(head, lines, "wide")
 
 

@@ -189,16 +189,22 @@ class _Reader:
             return rf"\sqrt{{{self.read(')')}}}"
         if text == "sum":
             return r"\sum"
-        if text in _SYMBOLS:
-            return _SYMBOLS[text] + (" " if self._peek().isalpha() else "")
-        if len(text) == 1:
-            return text
+        if len(text) == 1 or text in _SYMBOLS:
+            return self._primed(_SYMBOLS.get(text, text))
         if text in _STEPS:
             return rf"{{\mathit{{{text}}}}}"
         name = self._long(text)
         if self._peek() in ("(", "_", "^") or len(name) > len(text):
             return rf"\operatorname{{{name}}}"
         return self._words(text)
+
+    def _primed(self, symbol: str) -> str:
+        """A letter with the primes that follow it, which are part of it before any subscript."""
+        if self._peek().startswith("'"):
+            primes = r"\prime" * len(self._peek())
+            self._place += 1
+            return f"{{{symbol}{primes}}}"
+        return symbol + (" " if symbol.startswith("\\") and self._peek().isalpha() else "")
 
     def _long(self, text: str) -> str:
         """A name of several letters; `short_conv(` is one name, `softmax_s(` a function with an index."""

@@ -1,10 +1,12 @@
 """Equations of docstrings become LaTeX, and MathML when the site is built."""
 
+import doctest
 import inspect
 
 import pytest
 from latex2mathml.converter import convert
 
+from docs.extensions import notation
 from docs.extensions.docstrings import blocks, rest
 from docs.extensions.notation import NotationError, cells, equation, inline, is_equation
 from hf_memory.mixers import MIXERS, mixer_module
@@ -19,8 +21,12 @@ READ = [
     ("o = sum_{s<=t} softmax_s(q . k_s) v_s", r"o = \sum_{s\le t} \operatorname{softmax}_{s}(q \cdot k_{s}) v_{s}"),
     ("g = 1 - 2^(-5 - h)", r"g = 1 - 2^{-5 - h}"),
     ("x = y for j = 1 ... n", r"x = y \ \text{for}\  j = 1 \dots n"),
-    ("b'_g = k'_t", r"b'_{g} = k'_{t}"),
+    ("b'_g = k'_t", r"{b\prime}_{g} = {k\prime}_{t}"),
 ]  # fmt: skip
+
+
+def test_the_examples_of_the_notation_hold():
+    assert doctest.testmod(notation) == (0, 3)
 
 
 @pytest.mark.parametrize(("text", "latex"), READ)

@@ -136,6 +136,7 @@ def test_a_work_is_found_by_name_and_year_and_of_two_the_one_that_is_titled():
     named = cited('Yang et al. (2024), "Parallelizing linear transformers with the delta rule"')
     assert [work.arxiv for work in named] == ["2406.06484"]
     assert cited("Orvieto et al. (2024)") == []
+    assert unknown("MQAR, Arora et al. (2023)") == set()
     assert unknown("(Orvieto et al., 2023), Nobody and Else (2031)") == {("Nobody and Else", 2031)}
 
 
