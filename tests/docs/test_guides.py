@@ -37,10 +37,10 @@ def test_the_snippets_of_a_guide_run_as_printed(page, tmp_path):
 def test_the_snippets_on_sharing_run_against_a_hub(hub: tuple[str, Hub], tmp_path):
     text = SHARING.read_text()
     with_package = text.replace(section(text, "Load without it"), "")
-    run(program(SHARING, with_package), environment(tmp_path / "home", hub[0]), tmp_path, package=True)
+    run(program(SHARING, with_package), environment(tmp_path / "home", hub[0]), tmp_path, package=True, timeout=800)
     assert {name for _, name in hub[1].repos} == {"me/lstm-dyck", "me/mqar", "me/memory-results"}
     clean = program(SHARING, section(text, "Load without it")).replace("from hf_memory.cli.app import app\n", "")
-    run(clean, environment(tmp_path / "clean", hub[0]), tmp_path, package=False)
+    run(clean, environment(tmp_path / "clean", hub[0]), tmp_path, package=False, timeout=800)
 
 
 @pytest.mark.parametrize("page", [*PAGES, SHARING], ids=lambda page: page.stem)
