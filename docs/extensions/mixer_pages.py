@@ -228,7 +228,7 @@ def mixers_page() -> str:
                 "state" if facts.depends_on_state else "inputs",
             )
         )
-    head = ("mixer", "what it is", "numbers held", "eigenvalues", "a step depends on")
+    head = ("mixer", "what it is", "numbers held", "eigenvalues", "depends on")
     intro = (
         f"Numbers held per sequence, after {SHORT} and {LONG:,} tokens where they grow, and eigenvalues of a step "
         f"(real parts) are those of fresh weights at {_SIZE}. "
