@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.rows import Row, Scale
-from hf_memory.studies.cells import Cell, as_stacks
+from hf_memory.studies.cells import Cell
 from hf_memory.studies.plans import make_settings, search_cells
 from hf_memory.studies.recipes import Recipe
 from hf_memory.studies.recipes_yaml import load_recipe
@@ -104,7 +104,8 @@ class Pool:
         """Seconds until all runs have ended. Raises a ``RuntimeError`` where one was not trained."""
         outcomes: list[str] = []
         started = time.perf_counter()
-        self.workers.run(as_stacks(runs, self.size), self.folder, lambda cell, outcome, *rest: outcomes.append(outcome))
+        stacks = [tuple(runs[start : start + self.size]) for start in range(0, len(runs), self.size)]
+        self.workers.run(stacks, self.folder, lambda cell, outcome, *rest: outcomes.append(outcome))
         if set(outcomes) != {"trained"}:
             raise RuntimeError(f"runs ended as {sorted(set(outcomes))}")
         return time.perf_counter() - started

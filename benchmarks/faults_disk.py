@@ -39,13 +39,13 @@ def _full(root: Path, given: Path, name: str, trials: int, rng: random.Random) -
     place, words = root / "trial", COMMANDS[name]
     with timed(Tally(f"{name}, full disk")) as tally:
         lay_out(place, given)
+        least = _size(place) + os.sysconf("SC_PAGE_SIZE")
         for _ in range(2):
             code, text = run(place, words)
         expected, size = contents(place), _size(place)
         if code != 0:
             tally.faults.append(f"undisturbed: {short(text)}")
         # What is read has its place, and what is written has from nothing to nearly all.
-        least = _size(given) + 65_536
         for _ in range(trials):
             room = rng.randrange(least, max(size, least + 1) + 4096)
             with _small_disk(place, room) as kind:

@@ -222,7 +222,7 @@ def check_writable(folder: str | os.PathLike[str]) -> None:
     Raises:
         OSError: The folder is read-only, the disk is full, or a part of the path is a file; it names the folder.
     """
-    probe = Path(folder) / f".probe-{uuid.uuid4().hex}"
+    probe = Path(folder) / ".probe"  # one name for all, so that the next look removes what a killed process left
     try:
         write_bytes(probe, bytes(1 << 16))
     except OSError as error:
@@ -355,6 +355,12 @@ def claim(path: str | os.PathLike[str]) -> Iterator[Claim]:
         yield mine
     finally:
         mine.release()
+
+
+def clear_claim(path: str | os.PathLike[str]) -> None:
+    """Remove the claim on finished work of a process that was killed between its last write and its end."""
+    with claim(path):
+        pass
 
 
 def check_claim(path: str | os.PathLike[str]) -> None:

@@ -68,6 +68,17 @@ assert not study.problems and all(not result.error and result.rows for result in
 assert len(study.results) == 6
 assert "echo" in write_report(out / "sweep", out / "page").read_text()
 
+suite = out / "own-1.yaml"
+suite.write_text(json.dumps({
+    "name": "own-1",
+    "base": {"model": {"num_hidden_layers": 1}, "sizing": {"by": "hidden", "value": 8}, "learning_rates": [0.001],
+        "training": {"steps": 2, "batch_size": 8}, "seeds": {"search": [0], "looks": [1]},
+        "data": {"num_validation": 16, "num_test": 16}},
+    "entries": {"mark": {"task": "last_mark", "solved": 0}, "parity": {"task": "bit_parity", "solved": 1}},
+}))
+profile = run("suite", str(suite), "--mixer", "echo", "--results", str(out / "suite"), "--workers", "1")
+assert "1 of 1" in profile and (out / "suite" / "page" / "index.html").exists(), profile
+
 stack = mixer_model(mixer_config("hybrid", layers=["echo", "gru"], vocab_size=3, hidden_size=8), "causal")
 stack.save_pretrained(out / "stack")
 ids = torch.tensor([[1, 0, 2, 0]])

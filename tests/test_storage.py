@@ -131,6 +131,19 @@ def test_a_child_that_outlives_a_killed_process_does_not_keep_its_claim(tmp_path
 
 
 @posix
+def test_what_a_process_left_that_was_killed_while_it_looked_for_room_is_removed(tmp_path):
+    slow = "storage.os.fsync = lambda file: time.sleep(30)\nstorage.check_writable(folder)\n"
+    with process(slow, tmp_path) as child:
+        while not (left := names(tmp_path)):
+            time.sleep(0.01)
+        assert left[0].startswith("..probe.")
+        child.kill()
+        child.wait()
+    storage.check_writable(tmp_path)
+    assert names(tmp_path) == []
+
+
+@posix
 def test_a_suspended_process_keeps_its_claim_on_its_host(tmp_path):
     with process(QUICK + HOLD, tmp_path) as child, process(QUICK + WATCH, tmp_path) as other:
         assert line(child) == "True"

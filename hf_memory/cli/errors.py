@@ -21,6 +21,8 @@ _DISK = {
 _MISSING = re.compile(
     r"[`']?([\w.-]+)(?:[<>=]=[\d.]+)?[`']? (?:to be installed|distribution was not found)|install `([\w.-]+)`"
 )
+_TORCH_WRITES = re.compile(r"PytorchStreamWriter|inline_container.*unexpected pos")
+"""How torch says, in a ``RuntimeError`` without a path, that a file could not be written."""
 _LONGEST = 600
 
 
@@ -48,6 +50,10 @@ def _explain(error: BaseException) -> str | None:
         return _of_files(error)
     if isinstance(error, SafetensorError):
         return f"a safetensors file is damaged ({error}); copy or download it again, or train again"
+    if isinstance(error, RuntimeError) and _TORCH_WRITES.search(str(error)):
+        return (
+            "a file of the checkpoint could not be written in full; look whether space is left, or give another folder"
+        )
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return f"memory ran out ({error}); take fewer rows per step, a smaller model or fewer workers"
     return str(error) if isinstance(error, (ValueError, StrictDataclassError, ClaimLostError)) else None

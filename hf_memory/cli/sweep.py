@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from hf_memory.studies.outcomes import Study
     from hf_memory.studies.recipes import Recipe
     from hf_memory.studies.replication import Replication
+    from hf_memory.studies.running import ReuseOther
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Run finished cells again that other code made.")]
 AcceptOtherCode = Annotated[
@@ -32,7 +33,7 @@ def sweep(
     gpu_share: Annotated[float, typer.Option(min=0.0, help="GPU of each process, with ray.")] = 0.0,
     stack: Annotated[
         int,
-        typer.Option(min=1, help="Runs of other learning rates and seeds trained as one model; pays for tiny steps."),
+        typer.Option(min=1, help="Runs of other learning rates and seeds trained as one model, where that pays."),
     ] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the cells and run nothing.")] = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed cells again.")] = False,
@@ -47,16 +48,15 @@ def sweep(
     Example: `hf-memory sweep r1_bit_parity --dry-run`
     """
     from hf_memory.storage import check_writable
-    from hf_memory.studies.recipes_yaml import find_recipe, load_recipe
+    from hf_memory.studies.recipes_yaml import find_file, load_recipe
     from hf_memory.studies.replication import replicate as run_replication
     from hf_memory.studies.sweep import run_sweep
 
-    loaded = load_recipe(find_recipe(recipe), profile)
+    loaded = load_recipe(find_file(recipe, "recipes"), profile)
     if dry_run:
         show_cells(loaded, workers)
         return
-    if overwrite and accept_other_code:
-        raise ValueError("overwrite runs all cells of other code again, accept-other-code a sample; give one of them")
+    reuse = other_code(overwrite, accept_other_code)
     folder = results or Path("results") / loaded.name / profile
     check_writable(folder)
     study = run_sweep(
@@ -67,7 +67,7 @@ def sweep(
         gpu_share=gpu_share,
         stack=stack,
         retry_failed=retry_failed,
-        other_code="overwrite" if overwrite else "accept" if accept_other_code else "report",
+        other_code=reuse,
     )
     show_verdicts(study)
     if replicate:
@@ -77,6 +77,13 @@ def sweep(
     typer.echo(f"rows: {folder}; `hf-memory report {folder} --out report/` writes the page")
     if any(result.error is not None for result in study.results):
         raise typer.Exit(1)
+
+
+def other_code(overwrite: bool, accept: bool) -> "ReuseOther":
+    """What becomes of finished cells that other code made. Raises a ``ValueError`` where both flags are given."""
+    if overwrite and accept:
+        raise ValueError("overwrite runs all cells of other code again, accept-other-code a sample; give one of them")
+    return "overwrite" if overwrite else "accept" if accept else "report"
 
 
 def show_cells(recipe: "Recipe", workers: int | None) -> None:

@@ -361,7 +361,7 @@ def _combine(count: Count, values: list[MetricValue]) -> MetricValue:
     return MetricValue(
         value=count.value,
         numerator=numerator,
-        denominator=int(denominator),
+        denominator=int(denominator) if denominator == int(denominator) else denominator,
         chance=values[0].chance if len(values) == 1 else mean([value.chance for value in values]),
         baselines={name: level for name, level in baselines.items() if level is not None},
     )

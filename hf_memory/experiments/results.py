@@ -181,6 +181,16 @@ _KINDS: dict[str, Kind] = {
 }
 
 
+def split_length(split: str) -> int | None:
+    """The longest length that the name of a split says; None where it says none.
+
+    >>> [split_length(name) for name in ("test_64", "test_21_to_250", "test_128_kv8", "validation")]
+    [64, 250, 128, None]
+    """
+    named = re.fullmatch(r"test_(?:\d+_to_)?(\d+)(?:_.*)?", split)
+    return int(named[1]) if named else None
+
+
 def _check_agreement(row: Row) -> None:
     """Raise a ``ValueError`` where fields of a row contradict each other."""
     low, high = row.train_length
@@ -190,9 +200,9 @@ def _check_agreement(row: Row) -> None:
         raise ValueError("row: parameters must be at least those without embeddings, and these those of a block")
     if row.learning_rate is not None and row.learning_rate_grid and row.learning_rate not in row.learning_rate_grid:
         raise ValueError(f"row: learning_rate {row.learning_rate:g} is not in its learning_rate_grid")
-    named = re.fullmatch(r"test_(\d+)(_.*)?", row.split)
-    if named and int(named[1]) != row.length:
-        raise ValueError(f"row: length must be {named[1]} for the split {row.split!r}, got {row.length}")
+    named = split_length(row.split)
+    if named not in (None, row.length):
+        raise ValueError(f"row: length must be {named} for the split {row.split!r}, got {row.length}")
     if row.headline not in row.metrics:
         raise ValueError(f"row: headline {row.headline!r} is none of its metrics ({', '.join(row.metrics)})")
     has_diverged = all(math.isnan(metric.value) for metric in row.metrics.values())

@@ -194,14 +194,16 @@ class MemoryPreTrainedModel(PreTrainedModel):
         Only the head may be missing or left over, and pickled weights are read only with ``use_safetensors=False``.
 
         Raises:
-            ValueError: Names the tensors that the checkpoint lacks or has in excess.
+            ValueError: Names the checkpoint, and the tensors that it lacks or has in excess.
         """
         kwargs.setdefault("use_safetensors", True)
+        source = args[0] if args else kwargs.get("pretrained_model_name_or_path")
         model, info = super().from_pretrained(*args, output_loading_info=True, **kwargs)
         for kind in ("missing_keys", "unexpected_keys"):
             names = sorted(name for name in info[kind] if not name.startswith(cls._head_keys))
             if names:
-                raise ValueError(f"{cls.__name__}: the checkpoint has {kind.replace('_', ' ')}: {', '.join(names)}")
+                found = f"the checkpoint has {kind.replace('_', ' ')}: {', '.join(names)}"
+                raise ValueError(f"{source or 'state_dict'}: for {cls.__name__} {found}")
         return (model, info) if output_loading_info else model
 
     def save_pretrained(self, save_directory: Any, *args: Any, push_to_hub: bool = False, **kwargs: Any) -> Any:

@@ -9,7 +9,9 @@ from hf_memory.experiments.results import Row
 from hf_memory.experiments.summary import studies, title
 from hf_memory.reports.formats import count, rate
 from hf_memory.reports.report import FACTS, length_table, note
+from hf_memory.reports.suite_page import entry_table
 from hf_memory.studies.running import duration
+from hf_memory.studies.suites import Score, Suite, by_memory
 from hf_memory.studies.sweep import Line
 
 
@@ -31,6 +33,19 @@ def length_tables(rows: Sequence[Row], metric: str | None = None) -> Iterator[Ta
             style = "dim" if line.level else None
             table.add_row(line.name, *(values[length] for length in lengths), *line.facts, style=style)
         yield table
+
+
+def suite_table(suite: Suite, scores: Sequence[Score]) -> Table:
+    """What one mixer came to at each configuration of a suite; the caption has the number for each kind of memory."""
+    found = entry_table(suite, {scores[0].entry.arm: list(scores)})
+    kinds = "; ".join(f"{kind} {solved} of {planned}" for kind, (solved, planned) in by_memory(list(scores)).items())
+    table = Table(title=f"{suite.name}: {scores[0].entry.arm}", caption=f"solved within the budget: {kinds}")
+    shown = [found.columns.index(name) for name in ("memory", "configuration", "solved", "value", "reached", "steps")]
+    for place in shown:
+        table.add_column(found.columns[place], no_wrap=True)
+    for line in found.texts():
+        table.add_row(*(line[place] for place in shown))
+    return table
 
 
 def cells_table(heading: str, lines: Sequence[Line]) -> Table:

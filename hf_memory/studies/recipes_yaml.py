@@ -24,31 +24,32 @@ _LONGEST, _DEEPEST, _LARGEST = 1_000_000, 20, 50_000
 _SMOKE = {"num_train": 64, "num_validation": 32, "num_test": 32}
 
 
-_FOLDERS = ("hf_memory/recipes", "examples/recipes")
-"""Where the recipes of the package lie: within it once it is installed, beside it in its sources."""
+def shipped_files(kind: str) -> dict[str, Path]:
+    """The ``recipes`` or ``suites`` that come with the package, by name.
 
-
-def shipped_recipes() -> dict[str, Path]:
-    """The recipes that come with the package, by name."""
+    They lie within it once it is installed, and beside it in its sources.
+    """
     root = Path(__file__).resolve().parents[2]
-    folder = next((root / place for place in _FOLDERS if (root / place).is_dir()), root)
+    folders = (root / place / kind for place in ("hf_memory", "examples"))
+    folder = next((folder for folder in folders if folder.is_dir()), root)
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
-def find_recipe(name: str | os.PathLike[str]) -> Path:
-    """The file of a recipe: the file of that path where there is one, else the one of that name in the package.
+def find_file(name: str | os.PathLike[str], kind: str) -> Path:
+    """The file of that path where there is one, else the one of that name among the ``kind`` of the package.
 
     Raises:
         ValueError: There is neither; the nearest name is suggested.
     """
-    path, shipped = Path(name), shipped_recipes()
+    path, shipped = Path(name), shipped_files(kind)
     if path.is_file():
         return path
     if str(name) in shipped:
         return shipped[str(name)]
     near = nearest(path.stem, shipped)
     hint = f"; did you mean {near!r}?" if near else ""
-    raise ValueError(f"recipe: {str(name)!r} is no file and no name{hint} (known: {', '.join(map(repr, shipped))})")
+    known = ", ".join(map(repr, shipped))
+    raise ValueError(f"{kind.removesuffix('s')}: {str(name)!r} is no file and no name{hint} (known: {known})")
 
 
 def load_recipe(path: str | os.PathLike[str], profile: str = "cpu") -> Recipe:
@@ -57,22 +58,28 @@ def load_recipe(path: str | os.PathLike[str], profile: str = "cpu") -> Recipe:
     Raises:
         ValueError: If the file is not YAML, lacks the profile, or holds what :class:`Recipe` refuses; it is named.
     """
+    values = read_mapping(path)
+    try:
+        _check_file(values)
+        known = list(values.get("arms") or {})
+        axes = _axis_values(values)
+        recipe = Recipe.from_json(in_profile(values, profile))
+        _check_named(recipe, [*known, *recipe.arms], axes)
+        check_readable(recipe)
+        return recipe
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def read_mapping(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The keys and values of a YAML file. Raises a ``ValueError`` that names the file where it holds none."""
     try:
         values = _numbers(parse(_read(path)))
     except (yaml.YAMLError, ValueError) as error:
         raise ValueError(f"{path} is not YAML: {error}") from error
     if not isinstance(values, dict):
         raise ValueError(f"{path} must hold keys and values, got {type(values).__name__}")
-    try:
-        _check_file(values)
-        known = list(values.get("arms") or {})
-        axes = _axis_values(values)
-        recipe = Recipe.from_json(_with_profile(values, profile))
-        _check_named(recipe, [*known, *recipe.arms], axes)
-        check_readable(recipe)
-        return recipe
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+    return values
 
 
 def _read(path: str | os.PathLike[str]) -> str:
@@ -140,7 +147,7 @@ def _check_file(values: dict[str, Any]) -> None:
         check_overrides(own, name)
 
 
-def _with_profile(values: dict[str, Any], profile: str) -> dict[str, Any]:
+def in_profile(values: dict[str, Any], profile: str) -> dict[str, Any]:
     """The keys of a file with those of one profile over them."""
     profiles = values.pop("profiles", None) or {}
     check_names([profile], PROFILES, "profile")

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from tqdm.auto import tqdm
 
 from hf_memory.experiments.results import cell_path, recover_cell
+from hf_memory.storage import clear_claim
 from hf_memory.studies.cells import Cell, Outcome, as_stacks, state_of
 from hf_memory.studies.other_code import OtherCode
 from hf_memory.studies.workers import LocalWorkers, Workers
@@ -76,6 +77,8 @@ class Runner:
         self._bar.update(sum(state_of(self.results, cell) != "open" for cell in cells))
         while todo := [cell for cell in cells if state_of(self.results, cell) == "open"]:
             self._run(todo)
+        for cell in cells:  # a worker may outlive a sweep that was killed, and die of it while this one runs
+            clear_claim(cell_path(self.results, cell.digest))
 
     def _run(self, todo: Sequence[Cell]) -> None:
         self._open = {cell.digest: self._seconds[key(cell.place)] for cell in todo}

@@ -81,7 +81,7 @@ def run_sweep(
         backend: ``"local"`` or ``"ray"``.
         gpu_share: GPU of each process, with ``ray``.
         stack: Cells that differ in learning rate, seed and data seed alone and are trained as one stacked model, at
-            most. 1 is for a CPU, where stacks pay for tiny steps only.
+            most, where that pays.
         retry_failed: Run the failed cells of the folder again.
         progress: Show a bar over cells with the time that is left.
         other_code: What becomes of finished cells that other code made: ``"report"`` names them, ``"overwrite"`` runs

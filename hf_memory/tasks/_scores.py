@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 
 import numpy as np
 
@@ -131,10 +132,15 @@ def fit_and_predict(fit: Rows, fresh: Rows, codes: np.ndarray, fresh_codes: np.n
 
 
 def score(rows: Rows, outputs: np.ndarray) -> tuple[float, float]:
-    """Value of the metric for outputs (m,) at the scored positions, and its standard error over rows."""
+    """Value of the metric for outputs (m,) at the scored positions, and its standard error over rows.
+
+    Both are NaN where the rows hold nothing that counts.
+    """
     right, wanted = _counts(rows, outputs)
     total = wanted.sum(axis=0)
     present = total > 0
+    if not present.any():
+        return math.nan, math.nan
     right, wanted, total = right[:, present], wanted[:, present], total[present]
     value = right.sum(axis=0) / total
     # The ratio of two sums over rows, to first order.

@@ -170,14 +170,16 @@ class IntervalCounting(Task):
           with at least three exact among their first five intervals, of the rows that have five.
         * ``false_alarms``: off-steps of the gap of ``two_isi`` with an output above 0.5; the step at which the first
           interval ends and the step before the second begins are left out.
-        * ``normalised_error``: (squared error - best) / (persistence - best) on these rows.
+        * ``normalised_error``: (squared error - best) / (persistence - best) on these rows; not in phase tests, whose
+          rows are of another law than the one that the best output knows.
         """
         input_ids, outputs = np.asarray(input_ids), np.asarray(predictions, dtype=np.float64)
         where = labels != IGNORE_INDEX
         counts = signals.offset_counts(input_ids, outputs, where, self.isi)
         if self.phase_test == "two_isi":
             counts["false_alarms"] = signals.false_alarms(input_ids, outputs, where)
-        counts["normalised_error"] = self._normalised_error(input_ids, labels, outputs)
+        if self.phase_test is None:
+            counts["normalised_error"] = self._normalised_error(input_ids, labels, outputs)
         return counts
 
     def _normalised_error(self, input_ids: np.ndarray, labels: np.ndarray, outputs: np.ndarray) -> tuple[float, float]:

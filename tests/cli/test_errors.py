@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from hf_memory.cli.errors import explain
@@ -172,6 +173,13 @@ def test_errors_are_explained(error, text):
     assert found is not None
     assert text in found
     assert "\n" not in found
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
+def test_what_torch_says_of_a_full_disk_is_explained():
+    with pytest.raises(RuntimeError) as caught:
+        torch.save(torch.zeros(100_000), "/dev/full")
+    assert "look whether space is left" in explain(caught.value)
 
 
 @pytest.mark.parametrize(

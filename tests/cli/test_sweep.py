@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from hf_memory.cli.app import app
 from hf_memory.studies import recipes_yaml
-from hf_memory.studies.recipes_yaml import find_recipe, load_recipe, shipped_recipes
+from hf_memory.studies.recipes_yaml import find_file, load_recipe, shipped_files
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = ROOT / "examples" / "recipes" / "r1_bit_parity.yaml"
@@ -46,20 +46,20 @@ def test_recipes_of_the_package_are_found_by_name(call):
     assert code == 0
     assert "r1_bit_parity, profile smoke" in by_name
     assert call("sweep", str(RECIPE), "--profile", "smoke", "--dry-run", "--workers", "2")[1] == by_name
-    assert shipped_recipes() == {path.stem: path for path in sorted(RECIPE.parent.glob("*.yaml"))}
+    assert shipped_files("recipes") == {path.stem: path for path in sorted(RECIPE.parent.glob("*.yaml"))}
     Path("r1_bit_parity").write_text("a file of that name comes first")
-    assert find_recipe("r1_bit_parity") == Path("r1_bit_parity")
+    assert find_file("r1_bit_parity", "recipes") == Path("r1_bit_parity")
 
 
 def test_an_installed_package_finds_the_recipes_where_the_wheel_puts_them(tmp_path, monkeypatch):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    assert list(wheel) == ["examples/recipes"]
+    assert list(wheel) == ["examples/recipes", "examples/suites"]
     copied = tmp_path / "site" / wheel["examples/recipes"]
     shutil.copytree(RECIPE.parent, copied)
     monkeypatch.setattr(recipes_yaml, "__file__", str(tmp_path / "site" / "hf_memory" / "studies" / "recipes_yaml.py"))
-    assert find_recipe("r1_bit_parity") == copied / "r1_bit_parity.yaml"
-    assert load_recipe(find_recipe("r6_mqar_widths"), "smoke").name == "r6_mqar_widths"
+    assert find_file("r1_bit_parity", "recipes") == copied / "r1_bit_parity.yaml"
+    assert load_recipe(find_file("r6_mqar_widths", "recipes"), "smoke").name == "r6_mqar_widths"
 
 
 def test_a_dry_run_says_what_may_still_join(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hf_memory.data.rows import RowSource
-from hf_memory.data.specification import specify
+from hf_memory.data.specification import length_bounds, specify
 from hf_memory.data.tensors import TensorRows
 from hf_memory.experiments import evaluation
 from hf_memory.experiments.evaluation import evaluate_lengths, load_for_task, predict, split_metrics, write_evaluation
@@ -24,10 +24,11 @@ from hf_memory.experiments.provenance import (
     save_run,
     weights_digest,
 )
-from hf_memory.experiments.results import read_rows
+from hf_memory.experiments.results import read_rows, write_cell
 from hf_memory.experiments.training import model_for_task
 from hf_memory.mixers.auto import mixer_config, mixer_model
-from hf_memory.storage import file_sha256
+from hf_memory.storage import digest, file_sha256
+from hf_memory.tasks import TASKS
 
 PARITY = specify("bit_parity", length=8, test_lengths=[8, 12], num_train=8, num_validation=8, num_test=8)
 MQAR = specify("mqar", length=16, test_lengths=[16], vocab_size=16, num_kv_pairs=2, num_train=8, num_test=8)
@@ -43,6 +44,24 @@ def draw(specification, split: str, num_rows: int, seed: int = 1) -> dict[str, n
 def make_model(specification, mixer: str = "lru"):
     torch.manual_seed(0)
     return model_for_task(mixer, specification.task, hidden_size=8, num_hidden_layers=2)
+
+
+@pytest.mark.parametrize("key", TASKS)
+def test_rows_of_every_task_are_read_as_they_were_written(key, tmp_path):
+    # Some thirty rows, on which sums of squares and the like are no round numbers, of every split but the long ones.
+    specification = specify(key, num_train=8, num_validation=32, num_test=32)
+    rows = {}
+    for name, split in specification.splits.items():
+        longest = max(length_bounds(part.length)[1] for part in split.parts)
+        if name == "validation" or (name != "train" and longest <= 300):
+            block = RowSource(specification).block(name, 0)
+            columns = {"input_ids": block.input_ids, "labels": block.labels}
+            rows[name] = {column: np.split(values, block.offsets[1:-1]) for column, values in columns.items()}
+    definition = {"task": key}
+    run = dataclasses.replace(RUN, cell=digest(definition))
+    found = evaluate_lengths(make_model(specification, "gru"), specification, rows, run=run, progress=False)
+    assert len(found) == len(rows) > 0
+    assert read_rows(write_cell(tmp_path, definition, found)) == found
 
 
 @pytest.mark.parametrize(("specification", "split", "shift"), [(PARITY, "test_12", 0), (MQAR, "test_16", 1)])
@@ -162,7 +181,7 @@ _TWO_RANKS = """
 import json, sys
 import numpy as np, torch
 from accelerate import Accelerator
-from hf_memory.data.specification import specify
+from hf_memory.data.specification import length_bounds, specify
 from hf_memory.experiments.evaluation import evaluate_lengths
 from hf_memory.experiments.training import model_for_task
 specification = specify("bit_parity", length=8, test_lengths=[8], num_train=8, num_validation=8, num_test=8)

@@ -9,10 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from hf_memory.data.specification import length_bounds, specify
 from hf_memory.experiments.metrics import MetricValue
-from hf_memory.experiments.results import Row, cell_path, read_definition, read_rows, recover_rows, write_cell
+from hf_memory.experiments.results import (
+    Row,
+    cell_path,
+    read_definition,
+    read_rows,
+    recover_rows,
+    split_length,
+    write_cell,
+)
 from hf_memory.experiments.summary import best_learning_rate, curves, reference_levels, studies
 from hf_memory.storage import decode, digest, encode
+from hf_memory.tasks import TASKS, task_class
 
 DEFINITION = {"task": "bit_parity", "model": {"hidden_size": 64}, "seed": 0, "learning_rate": 1e-3}
 
@@ -250,6 +260,16 @@ def test_no_mutated_row_reads_as_something_else(tmp_path):
 def test_rows_that_contradict_themselves_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         Row.from_json(make_row(**changes).to_json())
+
+
+def test_the_names_of_all_splits_agree_with_their_lengths():
+    wrong = []
+    for key in TASKS:
+        for preset in task_class(key).presets:
+            for name, split in specify(key, preset).splits.items():
+                longest = max(length_bounds(part.length)[1] for part in split.parts)
+                wrong += [(key, preset, name)] if split_length(name) not in (None, longest) else []
+    assert wrong == []
 
 
 def test_a_diverged_row_and_a_macro_recall_are_rows():

@@ -34,7 +34,7 @@ MESSAGES = {
     "no_revision": r"me/there has no branch, tag or commit 'v9'",
     "other_type": r"me/there: there is no such repository, or it is private; check its name and type",
     "no_rows_there": r"me/data: not found",
-    "load_missing": r"the checkpoint has missing keys: model\.norm\.weight",
+    "load_missing": r"me/broken: for \w+ the checkpoint has missing keys: model\.norm\.weight",
 }
 
 

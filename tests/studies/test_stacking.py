@@ -13,7 +13,7 @@ from hf_memory.experiments.training import MemoryTrainer
 from hf_memory.mixers.auto import mixer_config, mixer_model, model_keys
 from hf_memory.models import heads
 from hf_memory.studies import sweep
-from hf_memory.studies.cells import as_stacks, run_cell, run_cells, state_of
+from hf_memory.studies.cells import Cell, as_stacks, run_cell, run_cells, stack_pays, state_of
 from hf_memory.studies.stacking import StackedModel, StackedTrainer, run_stacked, why_not_stackable
 from hf_memory.studies.watched import WatchedExperiment, read_history
 from tests.studies.sweep_examples import TINY_DATA, InlineWorkers, planned, tiny_recipe
@@ -186,6 +186,21 @@ def test_stacks_hold_what_differs_in_rate_and_seed_alone():
     assert [len(stack) for stack in as_stacks(cells, 1)] == [1] * len(cells)
     noisy = planned(tiny_recipe(model={"num_hidden_layers": 1, "residual_dropout": 0.1}))
     assert [len(stack) for stack in as_stacks(noisy, 8)] == [1] * len(noisy)
+
+
+def test_steps_of_much_work_are_not_stacked(monkeypatch):
+    def cells(width: int, batch: int) -> list[Cell]:
+        training = {"steps": 3, "batch_size": batch}
+        sizing = {"by": "hidden", "value": width}
+        data = {**TINY_DATA, "length": 32}
+        return planned(tiny_recipe(arms={"lstm": {}}, training=training, sizing=sizing, data=data))
+
+    sizes = {(4, 32): 3, (16, 64): 3, (64, 8): 3, (32, 64): 1, (64, 64): 1}
+    assert {size: max(len(stack) for stack in as_stacks(cells(*size), 8)) for size in sizes} == sizes
+    wide = cells(64, 64)[0]
+    assert not stack_pays(wide)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert stack_pays(wide)
 
 
 def test_seeds_with_rows_of_their_own_share_a_stack_where_rows_have_one_length():

@@ -1,6 +1,7 @@
 """Sweeps: two stages, one grid for all arms, and nothing run twice or lost."""
 
 import json
+import socket
 
 import pytest
 from typer.testing import CliRunner
@@ -67,6 +68,41 @@ def test_a_second_sweep_runs_what_is_missing_and_nothing_else(tmp_path, workers)
     cell_path(tmp_path, lost.digest).unlink()
     assert run_sweep(recipe, tmp_path, progress=False).results[1].rows["test_8"].metrics == lost.rows["test_8"].metrics
     assert [cell.digest for cell in workers.ran] == [lost.digest]
+
+
+def leave_claim(path):
+    """What is left of the claim of a process that was killed."""
+    path.with_name(f"{path.name}.lock").touch()
+    record = f"filelock/2\npid=999999\nhost={socket.gethostname()}\nmode=lease\ntoken=0123\nduration=120.0\n"
+    path.with_name(f"{path.name}.lease").write_text(record)
+
+
+def test_what_a_process_left_that_was_killed_after_its_last_write_is_removed(tmp_path, workers):
+    recipe = tiny_recipe(arms={"gru": {}})
+    first = run_sweep(recipe, tmp_path, progress=False)
+    finished = {path.name for path in tmp_path.iterdir()}
+    paths = [cell_path(tmp_path, result.digest) for result in first.results]
+    leave_claim(paths[0])
+    workers.ran.clear()
+    run_sweep(recipe, tmp_path, progress=False)
+    assert workers.ran == []
+    assert {path.name for path in tmp_path.iterdir()} == finished
+
+
+def test_what_a_worker_left_that_outlived_its_sweep_for_a_while_is_removed(tmp_path, workers, monkeypatch):
+    recipe = tiny_recipe(arms={"gru": {}})
+    first = run_sweep(recipe, tmp_path, progress=False)
+    finished = {path.name for path in tmp_path.iterdir()}
+    cell_path(tmp_path, first.results[1].digest).unlink()
+    run = workers.run
+
+    def die(*args):
+        leave_claim(cell_path(tmp_path, first.results[0].digest))
+        return run(*args)
+
+    monkeypatch.setattr(workers, "run", die)
+    run_sweep(recipe, tmp_path, progress=False)
+    assert {path.name for path in tmp_path.iterdir()} == finished
 
 
 def test_a_damaged_file_is_kept_aside_and_its_cell_runs_again(tmp_path, workers):
