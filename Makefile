@@ -13,11 +13,12 @@ LOWEST_RUN := $(LOWEST_VENV)/bin/python
 LOWEST_READY := $(LOWEST_VENV)/.ready
 LOWEST_CONSTRAINTS := constraints-lowest.txt
 # What meets torch and numpy alone does not meet those packages, nor do clusters, browsers and timings; digests of published
-# runs name the tested numpy, and files that are written are checked by the tested ruff. Everything else does.
-LOWEST_IGNORED := ops tasks mixers cli/test_new.py reports/test_browser.py studies/test_digests.py studies/test_judging.py \
+# runs name the tested numpy, and files that are written are checked by the tested ruff; the site is built with the tested
+# set alone. Everything else does.
+LOWEST_IGNORED := ops tasks mixers docs cli/test_new.py reports/test_browser.py studies/test_digests.py studies/test_judging.py \
   studies/test_lean.py studies/test_ray.py studies/test_replication.py studies/test_sizing.py studies/test_stacking.py \
   studies/test_statistics.py studies/test_verdicts.py studies/test_workers.py test_architecture.py test_benchmarks.py \
-  test_dependencies.py test_duplicates.py test_gpu.py test_negative_control.py test_reproduction.py test_sizes.py
+  test_clusters.py test_dependencies.py test_duplicates.py test_gpu.py test_negative_control.py test_reproduction.py test_sizes.py
 LOWEST_TESTS := tests $(LOWEST_IGNORED:%=--ignore=tests/%)
 
 # Later Pythons, each as `python<version>` on the path, or named: `make test-matrix PYTHON_3.13=/path/to/python3.13`.
@@ -34,7 +35,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PYTEST := -m pytest -q -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-lowest test-matrix test-gpu check format bench clean distclean
+.PHONY: help setup demo docs test test-slow test-lowest test-matrix test-gpu check format bench clean distclean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1 :: /' | awk -F ' :: ' '{printf "%-16s%s\n", $$1, $$2}'
@@ -46,12 +47,17 @@ $(READY): pyproject.toml $(CONSTRAINTS)
 	  { echo "Python 3.11 or later is needed: make PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install -q -c $(CONSTRAINTS) torch
-	$(RUN) -m pip install -q -c $(CONSTRAINTS) -e '.[dev,cpu]'
+	$(RUN) -m pip install -q -c $(CONSTRAINTS) -e '.[dev,cpu,docs]'
 	@touch $@
 
 demo: export HF_HUB_OFFLINE := 1
 demo: $(READY)  ## train four mixers on two tasks: a table, figures and a page under results/demo
 	$(RUN) -m hf_memory.cli demo --output-dir results/demo
+
+docs: export HF_HUB_OFFLINE := 1
+docs: $(READY)  ## build the site into build/docs, offline, with warnings as errors
+	$(RUN) -m sphinx -q -W --keep-going -j $(WORKERS) -b html docs build/docs
+	@echo "site: build/docs/index.html"
 
 test: export HF_HUB_OFFLINE := 1
 test: $(READY)  ## run the tests
@@ -104,7 +110,7 @@ bench: $(READY)  ## measure speed on this CPU, in ratios; written to results/cpu
 	$(RUN) -m benchmarks.cpu --output results/cpu
 
 clean:  ## remove caches and build products; results stay
-	rm -rf build dist .pytest_cache .ruff_cache .mypy_cache
+	rm -rf build dist docs/mixers docs/tasks docs/reference docs/sources .pytest_cache .ruff_cache .mypy_cache
 	find . -path './.venv*' -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean  ## remove the environments as well

@@ -9,6 +9,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -64,7 +65,7 @@ def test_third_party_imports_are_declared():
 
 def test_the_tested_set_meets_every_declared_bound():
     tested = pins("constraints.txt")
-    needed = requirements([*PROJECT["dependencies"], *EXTRAS["cpu"], *EXTRAS["dev"]])
+    needed = requirements([*PROJECT["dependencies"], *EXTRAS["cpu"], *EXTRAS["dev"], *EXTRAS["docs"]])
     assert [name for name in needed if name not in tested] == []
     assert [str(need) for name, need in needed.items() if not need.specifier.contains(tested[name][0])] == []
 
@@ -84,10 +85,11 @@ def test_a_bound_that_is_not_run_is_found():
     assert floor_faults(needs, {"a": good["a"], "b": good["b"]}) == ["c is not in the set"]
 
 
-def test_every_lower_bound_says_why():
-    lines = (ROOT / "pyproject.toml").read_text().partition("\ndependencies = [")[2].partition("\n]\n")[0].splitlines()
+@pytest.mark.parametrize(("name", "needs"), [("dependencies", PROJECT["dependencies"]), ("docs", EXTRAS["docs"])])
+def test_every_lower_bound_says_why(name, needs):
+    lines = (ROOT / "pyproject.toml").read_text().partition(f"\n{name} = [")[2].partition("\n]\n")[0].splitlines()
     assert [line for line in lines if re.match(r'\s+"', line) and "# " not in line] == []
-    assert len(lines) == len(PROJECT["dependencies"]) + 1
+    assert len(lines) == len(needs) + 1
 
 
 def test_files_that_collection_leaves_out_exist():

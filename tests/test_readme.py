@@ -4,28 +4,22 @@ import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from hf_memory.mixers.auto import model_keys
 from hf_memory.tasks import TASKS
+from tests.snippets import ROOT, codes, section
 
-ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
 # The section on sharing needs a Hub: its own tests bring one.
-LOCAL = re.sub(r"\n## Share\n.*?(?=\n## )", "", TEXT, flags=re.DOTALL)
-
-
-def blocks(language):
-    """Code blocks of a language, in order."""
-    return re.findall(rf"```{language}\n(.*?)```", LOCAL, re.DOTALL)
+LOCAL = TEXT.replace(section(TEXT, "Share"), "")
 
 
 def test_python_snippets_run_as_printed(tmp_path, monkeypatch, tables):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    snippets = blocks("python")
+    snippets = codes(LOCAL, "python")
     assert len(snippets) >= 2
     for snippet in snippets:
         exec(compile(snippet, "README.md", "exec"), {})  # noqa: S102 - our own text
@@ -33,7 +27,7 @@ def test_python_snippets_run_as_printed(tmp_path, monkeypatch, tables):
 
 @pytest.mark.slow
 def test_the_commands_run_as_printed(tmp_path):
-    lines = [line for block in blocks("bash") for line in block.splitlines() if line.startswith("hf-memory ")]
+    lines = [line for block in codes(LOCAL, "bash") for line in block.splitlines() if line.startswith("hf-memory ")]
     assert any(line.startswith("hf-memory train") for line in lines)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     for line in lines:

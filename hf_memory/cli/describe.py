@@ -28,12 +28,12 @@ def mixer_lines(key: str) -> Iterator[Text | Table]:
     yield Text(f"{key}: {law_of(importlib.import_module(config.__module__))}\n")
     facts = zip(MIXER_COLUMNS[1:], mixer_facts(key)[1:], strict=True)
     yield _table(f"{key} (width 64, 2 layers; numbers held per sequence)", ("fact", "value"), facts)
-    meanings = _meanings(config, MemoryConfig)
+    meanings = meanings_of(config, MemoryConfig)
     common = [name for name in docstring_of(MemoryConfig)[1] if name in meanings]
     fields = {field.name: field for field in dataclasses.fields(config)}
     own = [name for name in meanings if name not in common]
     for title, names in ((f"Fields of {config.__name__}", own), ("Fields of every mixer", common)):
-        rows = [(name, _default(fields[name]), meanings[name]) for name in names]
+        rows = [(name, default_text(fields[name]), meanings[name]) for name in names]
         if rows:
             yield _table(title, ("field", "default", "meaning"), rows)
 
@@ -41,16 +41,16 @@ def mixer_lines(key: str) -> Iterator[Text | Table]:
 def task_lines(key: str) -> Iterator[Text | Table]:
     """What a task asks for, its facts, its knobs, and all of its configurations."""
     cls = task_class(key)
-    text, meanings = docstring_of(cls)[0], _meanings(cls, Task)
+    text, meanings = docstring_of(cls)[0], meanings_of(cls, Task)
     yield Text(f"{key}: {law_of(importlib.import_module(cls.__module__))}\n\n{_plain(text)}\n")
     metric = words(cls.headline_metric)
     facts = {"memory": cls.category, "head": words(cls.head), "answers": cls.problem_type, "headline metric": metric}
     yield _table(f"{key}, version {cls.version}", ("fact", "value"), facts.items())
-    knobs = [(field.name, _default(field), meanings.get(field.name, "")) for field in dataclasses.fields(cls)]
+    knobs = [(field.name, default_text(field), meanings.get(field.name, "")) for field in dataclasses.fields(cls)]
     if knobs:
         yield _table("Knobs", ("knob", "default", "meaning"), knobs)
     title = f"Configurations (chance of {metric} at the longest training length)"
-    yield _table(title, PRESET_COLUMNS, [_preset_row(cls, name) for name in cls.presets])
+    yield _table(title, PRESET_COLUMNS, [preset_row(cls, name) for name in cls.presets])
 
 
 def law_of(module: Any) -> str:
@@ -59,7 +59,8 @@ def law_of(module: Any) -> str:
     return "\n\n".join(paragraphs[: 2 if len(paragraphs) > 1 and paragraphs[1].startswith("  ") else 1])
 
 
-def _preset_row(cls: type[Task], name: str) -> tuple[str, ...]:
+def preset_row(cls: type[Task], name: str) -> tuple[str, ...]:
+    """A configuration of a task, in the order of ``PRESET_COLUMNS``."""
     preset: Preset = cls.presets[name]
     specification = specify(cls.key, name)
     lengths = ", ".join(map(str, preset.test_lengths))
@@ -74,7 +75,7 @@ def _length(length: Length) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
-def _meanings(cls: type, base: type) -> Mapping[str, str]:
+def meanings_of(cls: type, base: type) -> Mapping[str, str]:
     """The documented fields of a config or a task: those of the base, then those of each class below it."""
     parents = [parent for parent in reversed(cls.__mro__) if issubclass(parent, base)]
     documented = {name: _plain(text) for parent in parents for name, text in docstring_of(parent)[1].items()}
@@ -87,7 +88,8 @@ def _plain(text: str) -> str:
     return re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text.replace("``", "`"))
 
 
-def _default(field: "dataclasses.Field[Any]") -> str:
+def default_text(field: "dataclasses.Field[Any]") -> str:
+    """The default of a field; empty where it has none."""
     if field.default_factory is not dataclasses.MISSING:
         return repr(field.default_factory())
     return "" if field.default is dataclasses.MISSING else repr(field.default)

@@ -1,4 +1,6 @@
-"""The simple recurrent net (Elman, 1990): h_t = phi(W x_t + b + U h_{t-1} + b').
+"""The simple recurrent net (Elman, 1990).
+
+    h_t = phi(W x_t + b + U h_{t-1} + b')
 
 Symbols: x_t is the input, h_t the output and the state, phi is tanh or ReLU; weights have the layout and the two biases
 of ``torch.nn.RNN``. The output is h_t, through a projection where ``cell_size`` is not ``hidden_size``.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCE_FOLDERS = ("hf_memory", "examples", "dataset_scripts", "benchmarks")
+SOURCE_FOLDERS = ("hf_memory", "examples", "dataset_scripts", "benchmarks", "docs")
 
 # Lowest first. A file may import from its own folder and from those below; folders side by side do not meet.
 STOREYS = [
@@ -21,7 +21,7 @@ STOREYS = [
     "hf_memory.reports",
     "hf_memory.hub",
     "hf_memory.cli | hf_memory.testing",
-    "hf_memory examples dataset_scripts benchmarks",
+    "hf_memory examples dataset_scripts benchmarks docs",
 ]
 KERNEL_PACKAGES = {"fla", "mamba_ssm", "selective_scan_cuda", "causal_conv1d", "numba", "triton"}
 ACRONYMS = {
@@ -50,6 +50,7 @@ DISTRIBUTIONS = {
     "mamba_ssm": "mamba-ssm",
     "selective_scan_cuda": "mamba-ssm",
     "triton": "mamba-ssm",
+    "docutils": "sphinx",
 }
 
 

@@ -31,13 +31,13 @@ def environment(home: Path, endpoint: str = "", token: str = "hf_writer") -> dic
     return kept | ({"HF_TOKEN": token} if token else {})
 
 
-def run(code: str, env: dict[str, str], cwd: Path, *, package: bool) -> Any:
+def run(code: str, env: dict[str, str], cwd: Path, *, package: bool, timeout: int = 170) -> Any:
     """Run code in a fresh interpreter; returns what it puts into ``found``, a JSON value."""
     out = cwd / "found.json"
     end = f"\nimport json\nopen({str(out)!r}, 'w').write(json.dumps(found))\n"
     text = (WITH_PACKAGE if package else WITHOUT_PACKAGE) + "found = {}\n" + code + end
     command = [sys.executable, "-P", "-c", text]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=170, env=env, cwd=cwd, check=False)
+    process = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=env, cwd=cwd, check=False)
     if process.returncode:
         raise AssertionError(f"the client failed:\n{process.stdout[-2000:]}\n{process.stderr[-6000:]}")
     return json.loads(out.read_text())

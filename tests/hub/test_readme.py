@@ -1,11 +1,10 @@
 """The section of the README on sharing, executed as it is printed, against the Hub on loopback."""
 
-import re
-
 import pytest
 
 from tests.hub.clients import ROOT, environment, run
 from tests.hub.store import Hub
+from tests.snippets import codes, section
 
 README = ROOT / "README.md"
 
@@ -25,9 +24,7 @@ for line in {lines!r}:
 
 def blocks(language: str) -> list[str]:
     """Code of one language in the section, in order."""
-    section = re.search(r"^## Share\n(.*?)(?=^## |\Z)", README.read_text(), re.MULTILINE | re.DOTALL)
-    assert section is not None
-    return re.findall(rf"^```{language}\n(.*?)^```", section[1], re.MULTILINE | re.DOTALL)
+    return codes(section(README.read_text(), "Share"), language)
 
 
 @pytest.fixture(scope="module")
