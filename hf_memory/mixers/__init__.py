@@ -24,6 +24,7 @@ MIXERS: dict[str, str] = {
     "gla": "GLA",
     "hgrn2": "HGRN2",
     "retnet": "Retnet",
+    "mlstm": "MLSTM",
     "attention": "Attention",
     "based": "Based",
     "h3": "H3",

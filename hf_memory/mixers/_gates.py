@@ -86,6 +86,25 @@ class GroupedNorm(RMSNorm):
         return normed * self.weight.to(hidden_states.dtype)
 
 
+class HeadNorm(nn.LayerNorm):
+    """A layer norm of each head, with a weight and a bias for each channel: a group norm of every step.
+
+    Args:
+        width: Channels of all heads.
+        eps: Epsilon of the norm.
+        bias: Whether there is a bias.
+    """
+
+    def __init__(self, width: int, eps: float, bias: bool = True):
+        super().__init__(width, eps, bias=bias)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """Normalise (B, T, H, V), and return (B, T, H V)."""
+        normed = F.layer_norm(hidden_states, hidden_states.shape[-1:], eps=self.eps).flatten(-2)
+        scaled = normed * self.weight.to(normed.dtype)
+        return scaled if self.bias is None else scaled + self.bias.to(normed.dtype)
+
+
 def decay_spectrum(log_decay: Tensor) -> Tensor:
     """Smallest and largest factor (B, T, 2) of log decays (B, T, H) or (B, T, H, K)."""
     decay = log_decay.flatten(2).exp()

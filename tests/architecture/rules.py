@@ -41,6 +41,7 @@ ACRONYMS = {
     "hgrn2",
     "rwkv6",
     "rwkv7",
+    "mlstm",
 }
 TABLE_READERS = {"auto", "hybrid"}  # which alone name mixers, through the table
 HEADS = ("Model", "ForCausalLM", "ForTokenClassification")

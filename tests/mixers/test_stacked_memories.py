@@ -13,6 +13,7 @@ CASES = {
     "gla": {},
     "hgrn2": {},
     "retnet": {},
+    "mlstm": {"input_bias": 0.5},
     "rwkv6": {},
     "rwkv7": {},
     "mamba2": {"negative_eigenvalues": True, "state_size": 4},
