@@ -25,6 +25,7 @@ MIXERS: dict[str, str] = {
     "hgrn2": "HGRN2",
     "retnet": "Retnet",
     "mlstm": "MLSTM",
+    "slstm": "SLSTM",
     "attention": "Attention",
     "based": "Based",
     "h3": "H3",

@@ -42,6 +42,7 @@ ACRONYMS = {
     "rwkv6",
     "rwkv7",
     "mlstm",
+    "slstm",
 }
 TABLE_READERS = {"auto", "hybrid"}  # which alone name mixers, through the table
 HEADS = ("Model", "ForCausalLM", "ForTokenClassification")
