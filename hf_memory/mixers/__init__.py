@@ -35,6 +35,7 @@ MIXERS: dict[str, str] = {
     "rwkv7": "RWKV7",
     "mamba": "Mamba",
     "mamba2": "Mamba2",
+    "mamba3": "Mamba3",
     "s4d": "S4D",
     "ids4": "IDS4",
     "base_conv": "BaseConv",

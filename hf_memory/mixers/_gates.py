@@ -14,11 +14,20 @@ from hf_memory.ops._cells import real_part_range
 
 def check_rates(config: MemoryConfig) -> None:
     """Raise a ``ValueError`` unless the initial rates and time steps of a config are in order."""
-    for low, high in (("decay_min", "decay_max"), ("time_step_min", "time_step_max")):
-        if not 0 < getattr(config, low) <= getattr(config, high):
-            raise ValueError(f"{low} must be in (0, {high}={getattr(config, high)}], got {getattr(config, low)}")
+    _check_order(config, "decay_min", "decay_max")
+    check_time_steps(config)
+
+
+def check_time_steps(config: MemoryConfig) -> None:
+    """Raise a ``ValueError`` unless the initial time steps of a config are in order."""
+    _check_order(config, "time_step_min", "time_step_max")
     if config.time_step_floor <= 0:
         raise ValueError(f"time_step_floor must be above 0, got {config.time_step_floor}")
+
+
+def _check_order(config: MemoryConfig, low: str, high: str) -> None:
+    if not 0 < getattr(config, low) <= getattr(config, high):
+        raise ValueError(f"{low} must be in (0, {high}={getattr(config, high)}], got {getattr(config, low)}")
 
 
 def draw_time_steps(like: Tensor, low: float, high: float, floor: float) -> Tensor:

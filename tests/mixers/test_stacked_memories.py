@@ -17,6 +17,7 @@ CASES = {
     "rwkv6": {},
     "rwkv7": {},
     "mamba2": {"negative_eigenvalues": True, "state_size": 4},
+    "mamba3": {"state_size": 4},
 }
 
 
