@@ -16,6 +16,8 @@ MIXERS: dict[str, str] = {
     "nru": "NRU",
     "qlstm": "QLSTM",
     "lru": "LRU",
+    "rg_lru": "RGLRU",
+    "min_gru": "MinGRU",
     "linear_transformer": "LinearTransformer",
     "delta_net": "DeltaNet",
     "gated_delta_net": "GatedDeltaNet",

@@ -43,6 +43,7 @@ ACRONYMS = {
     "rwkv7",
     "mlstm",
     "slstm",
+    "rg",
 }
 TABLE_READERS = {"auto", "hybrid"}  # which alone name mixers, through the table
 HEADS = ("Model", "ForCausalLM", "ForTokenClassification")
