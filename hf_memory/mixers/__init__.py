@@ -29,6 +29,7 @@ MIXERS: dict[str, str] = {
     "mlstm": "MLSTM",
     "slstm": "SLSTM",
     "attention": "Attention",
+    "forgetting_attention": "ForgettingAttention",
     "based": "Based",
     "h3": "H3",
     "hyena": "Hyena",
