@@ -36,7 +36,7 @@ from hf_memory.ops._cells import (
 )
 from hf_memory.ops._graph import graph_node
 from hf_memory.ops._shapes import check_shapes
-from hf_memory.ops.backends.dispatch import resolve_backend
+from hf_memory.ops.backends.dispatch import load_kernel, resolve_backend
 
 NO_EXPONENT = -1e38
 """m before the first token: finite, so that m - m is 0."""
@@ -71,7 +71,7 @@ class _SLSTMLoop(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, sums: Tensor, most: Tensor, h: Tensor) -> tuple[Tensor, ...]:
+    def forward(x: Tensor, weight: Tensor, sums: Tensor, most: Tensor, h: Tensor, backend: str) -> tuple[Tensor, ...]:
         """Run the recurrence.
 
         Args:
@@ -80,40 +80,24 @@ class _SLSTMLoop(torch.autograd.Function):
             sums: Held c and n (G, B, 2, P).
             most: m (G, B, P).
             h: Last outputs (G, B, P).
+            backend: ``"torch"`` or ``"numba"``.
 
         Returns:
             Outputs h (T, G, B, P), sums (T, G, B, 2, P), m, and for the backward pass the factors e^{i'} and f' (T, G,
             B, 2, P), tanh(z) beside a one (T, G, B, 2, P), sigmoid(o) and sigmoid(-f).
         """
-        raw = torch.empty_like(x, memory_format=torch.contiguous_format)
-        output, maxima, opened = (h.new_empty(len(x), *h.shape) for _ in range(3))
+        output, maxima, opened, closed = (h.new_empty(len(x), *h.shape) for _ in range(4))
         cells, factors, written = (h.new_empty(len(x), *sums.shape) for _ in range(3))
-        written[..., 1, :] = 1
-        # Every view is made once, before the loop.
-        i, f, z, o = (block.unbind(0) for block in raw.unflatten(-1, (4, -1)).unbind(-2))
-        add, keep, squashed, cell, normalizer = (
-            block.unbind(0) for pair in (factors, written[..., :1, :], cells) for block in pair.unbind(-2)
-        )
-        wide_add, wide_keep = (block.unbind(0) for block in factors.split(1, dim=-2))
-        steps = zip(x.unbind(0), raw.unbind(0), factors.unbind(0), written.unbind(0), cells.unbind(0), strict=True)
-        for t, (own, gates, both, pair, now) in enumerate(steps):
-            torch.baddbmm(own, h, weight, out=gates)
-            kept = F.logsigmoid(f[t]).add_(most)
-            most = torch.maximum(kept, i[t], out=maxima[t])
-            torch.sub(i[t], most, out=add[t])
-            torch.sub(kept, most, out=keep[t])
-            both.exp_()
-            torch.tanh(z[t], out=squashed[t])
-            torch.mul(sums, wide_keep[t], out=now)
-            sums = now.addcmul_(pair, wide_add[t])
-            torch.sigmoid(o[t], out=opened[t])
-            h = torch.div(cell[t], normalizer[t], out=output[t]).mul_(opened[t])
-        closed = torch.sigmoid(-raw.unflatten(-1, (4, -1))[..., 1, :])
-        return output, cells, maxima, factors, written, opened, closed
+        filled = output, cells, maxima, factors, written, opened
+        if backend == "torch":
+            _advance(x, weight, sums, most, h, filled, closed)
+        else:
+            load_kernel("slstm", backend).advance(x, weight, sums, most, h, filled, closed)
+        return *filled, closed
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        _, weight, sums, _, h = inputs
+        _, weight, sums, _, h, ctx.backend = inputs
         ctx.save_for_backward(output[0], output[1], *output[3:], weight, sums, h)
         ctx.mark_non_differentiable(*output[2:])
         ctx.set_materialize_grads(False)
@@ -127,14 +111,44 @@ class _SLSTMLoop(torch.autograd.Function):
             for grad, steps in zip((grad_output, grad_cells), saved[:2], strict=True)
         ]
         axes = (1,) * 8 + (0,) * 3
-        x, weight, sums, h = Folded.apply(_slstm_backward, axes, (1, 0, 0, 0), *grads, *saved)
-        return x, weight, sums, None, h
+        x, weight, sums, h = Folded.apply(_slstm_backward, axes, (1, 0, 0, 0), *grads, *saved, ctx.backend)
+        return x, weight, sums, None, h, None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple, *inputs: Tensor) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        named = zip(inputs, in_dims, (1, 0, 0, 0, 0), strict=True)
-        outputs = _SLSTMLoop.apply(*(fold_replicas(tensor, dim, info.batch_size, axis) for tensor, dim, axis in named))
+    def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        named = zip(inputs[:5], in_dims[:5], (1, 0, 0, 0, 0), strict=True)
+        folded = [fold_replicas(tensor, dim, info.batch_size, axis) for tensor, dim, axis in named]
+        outputs = _SLSTMLoop.apply(*folded, inputs[5])
         return tuple(unfold_replicas(output, info.batch_size, 1) for output in outputs), (1,) * len(outputs)
+
+
+def _advance(
+    x: Tensor, weight: Tensor, sums: Tensor, most: Tensor, h: Tensor, filled: tuple[Tensor, ...], closed: Tensor
+) -> None:
+    """Run the steps in torch, and fill what :class:`_SLSTMLoop` returns."""
+    output, cells, maxima, factors, written, opened = filled
+    raw = torch.empty_like(x, memory_format=torch.contiguous_format)
+    written[..., 1, :] = 1
+    # Every view is made once, before the loop.
+    i, f, z, o = (block.unbind(0) for block in raw.unflatten(-1, (4, -1)).unbind(-2))
+    add, keep, squashed, cell, normalizer = (
+        block.unbind(0) for pair in (factors, written[..., :1, :], cells) for block in pair.unbind(-2)
+    )
+    wide_add, wide_keep = (block.unbind(0) for block in factors.split(1, dim=-2))
+    steps = zip(x.unbind(0), raw.unbind(0), factors.unbind(0), written.unbind(0), cells.unbind(0), strict=True)
+    for t, (own, gates, both, pair, now) in enumerate(steps):
+        torch.baddbmm(own, h, weight, out=gates)
+        kept = F.logsigmoid(f[t]).add_(most)
+        most = torch.maximum(kept, i[t], out=maxima[t])
+        torch.sub(i[t], most, out=add[t])
+        torch.sub(kept, most, out=keep[t])
+        both.exp_()
+        torch.tanh(z[t], out=squashed[t])
+        torch.mul(sums, wide_keep[t], out=now)
+        sums = now.addcmul_(pair, wide_add[t])
+        torch.sigmoid(o[t], out=opened[t])
+        h = torch.div(cell[t], normalizer[t], out=output[t]).mul_(opened[t])
+    torch.sigmoid(-raw.unflatten(-1, (4, -1))[..., 1, :], out=closed)
 
 
 def _slstm_backward(
@@ -149,6 +163,7 @@ def _slstm_backward(
     weight: Tensor,
     sums: Tensor,
     h: Tensor,
+    backend: str,
 ) -> tuple[Tensor, ...]:
     """Gradients of inputs, weight, first sums and first output from those of the outputs and of the sums."""
     before = torch.cat((sums.unsqueeze(0), cells[:-1]))
@@ -162,7 +177,28 @@ def _slstm_backward(
     read = torch.stack((opened, -output), dim=-2) / normalizer.unsqueeze(-2)
     grad_h, grad_sums = (grad.clone(memory_format=torch.contiguous_format) for grad in (grad_output, grad_cells))
     first_h, first_sums = torch.zeros_like(h), torch.zeros_like(sums)
-    flat, back = grad_x.flatten(-2), weight.mT.contiguous()
+    slopes = grad_x.flatten(-2)
+    arrays = slopes, weight, by_normalizer, read, factors, grad_h, grad_sums, first_h, first_sums
+    if backend == "torch":
+        _accumulate(*arrays)
+    else:
+        load_kernel("slstm", backend).accumulate(*arrays)
+    return slopes, weight_gradient(slopes, output, h).mT, first_sums, first_h
+
+
+def _accumulate(
+    slopes: Tensor,
+    weight: Tensor,
+    by_normalizer: Tensor,
+    read: Tensor,
+    factors: Tensor,
+    grad_h: Tensor,
+    grad_sums: Tensor,
+    first_h: Tensor,
+    first_sums: Tensor,
+) -> None:
+    """Run the steps from the end in torch: slopes become gradients, and gradients all that arrives, in place."""
+    grad_x, back = slopes.unflatten(-1, (4, -1)), weight.mT.contiguous()
     earlier_h, earlier_sums = (first_h, *grad_h.unbind(0)), (first_sums, *grad_sums.unbind(0))
     by_sums, by_both, by_h, from_c, from_n, kept = (
         part.unbind(0)
@@ -178,16 +214,15 @@ def _slstm_backward(
         read.unbind(0),
         grad_h.unsqueeze(-2).unbind(0),
         by_normalizer.unbind(0),
-        flat.unbind(0),
+        slopes.unbind(0),
     )
-    for t in range(len(output) - 1, -1, -1):
+    for t in range(len(slopes) - 1, -1, -1):
         at_sums = earlier_sums[t + 1].addcmul_(reads[t], at_h[t])
         by_sums[t].mul_(from_c[t])
         by_h[t].mul_(at_h[t])
         by_both[t].addcmul_(by_normalizer[t], from_n[t])
         earlier_sums[t].addcmul_(at_sums, kept[t])
         earlier_h[t].baddbmm_(at_all[t], back)
-    return flat, weight_gradient(flat, output, h).mT, first_sums, first_h
 
 
 @graph_node("inputs")
@@ -205,7 +240,7 @@ def slstm(
         weight: Recurrent weight R (H, P, 4, P): from a cell of the head, to a block of another.
         initial_state: e^{-m} c, e^{-m} n, m and h before the first step, each (B, H, P); empty if None.
         lengths: Steps that count in each row (B,), int64.
-        backend: ``"auto"`` or ``"torch"``.
+        backend: ``"auto"``, ``"torch"`` or ``"numba"``.
 
     Returns:
         Outputs h (B, T, H, P) in the dtype of the inputs, and the four tensors of the state at each row's own length.
@@ -213,12 +248,12 @@ def slstm(
     Raises:
         ValueError: Shapes do not fit, or the backend is unknown.
     """
-    resolve_backend("slstm", backend, device=inputs.device, dtype=state_dtype(inputs))
+    backend = resolve_backend("slstm", backend, device=inputs.device, dtype=state_dtype(inputs))
     with without_autocast(inputs):
         x, weight, state = _prepared(inputs, weight, initial_state)
         c, n, most, h = (leaf.transpose(0, 1) for leaf in state)
         loop = _SLSTMLoop.apply(
-            x.flatten(-2).permute(1, 2, 0, 3), weight.flatten(-2), torch.stack((c, n), dim=-2), most, h
+            x.flatten(-2).permute(1, 2, 0, 3), weight.flatten(-2), torch.stack((c, n), dim=-2), most, h, backend
         )
         output, cells, maxima = (steps.movedim(2, 0) for steps in loop[:3])
         every = (*cells.unbind(-2), maxima, output)
@@ -233,7 +268,9 @@ def slstm_spectrum(inputs: Tensor, weight: Tensor) -> Tensor:
     """
     x, weight, state = _prepared(inputs, weight, None)
     c, n, m, h = (leaf.transpose(0, 1) for leaf in state)
-    run = _SLSTMLoop.apply(x.flatten(-2).permute(1, 2, 0, 3), weight.flatten(-2), torch.stack((c, n), dim=-2), m, h)
+    run = _SLSTMLoop.apply(
+        x.flatten(-2).permute(1, 2, 0, 3), weight.flatten(-2), torch.stack((c, n), dim=-2), m, h, "torch"
+    )
     output, cells, _, factors, written, opened, closed = run
     before = torch.cat((torch.stack((c, n), dim=-2).unsqueeze(0), cells[:-1])) * factors[..., 1:, :]
     add, z, forget = factors[..., 0, :], written[..., 0, :], 1 - closed

@@ -1,5 +1,7 @@
 """sLSTM against the equations without a maximum, and where exponentials overflow."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -47,7 +49,12 @@ def _unscaled(form):
     return cell
 
 
-FORMS = {"loop": _unscaled(slstm), "definition": _unscaled(slstm_recurrent)}
+FORMS = {
+    "torch": _unscaled(partial(slstm, backend="torch")),
+    "numba": _unscaled(partial(slstm, backend="numba")),
+    "definition": _unscaled(slstm_recurrent),
+}
+LOOPS = pytest.mark.parametrize("loop", ["torch", "numba"])
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -59,29 +66,32 @@ def test_every_form_equals_the_sums_without_a_maximum_in_values_and_gradients(fo
 
 
 @pytest.mark.parametrize("lengths", [None, [4, 2]])
-def test_numerical_gradients_agree_for_every_input_and_the_state(lengths):
+@LOOPS
+def test_numerical_gradients_agree_for_every_input_and_the_state(loop, lengths):
     inputs, state = _draw(4, batch=2)
     lengths = None if lengths is None else torch.tensor(lengths)
 
     def run(*args):
-        output, final = FORMS["loop"](*args[:2], initial_state=args[2:], lengths=lengths)
+        output, final = FORMS[loop](*args[:2], initial_state=args[2:], lengths=lengths)
         return output[0], output[1, :2], *final
 
     assert torch.autograd.gradcheck(run, [tensor.requires_grad_() for tensor in (*inputs, *state)])
 
 
 @pytest.mark.parametrize("lengths", [None, [0, 3, 5, 2]])
-def test_pieces_continue_where_the_first_one_stopped(lengths):
-    checks.assert_split(FORMS["loop"], *_draw(), None if lengths is None else torch.tensor(lengths))
+@LOOPS
+def test_pieces_continue_where_the_first_one_stopped(loop, lengths):
+    checks.assert_split(FORMS[loop], *_draw(), None if lengths is None else torch.tensor(lengths))
 
 
-def test_final_state_is_that_of_the_row_cut_to_its_length_whatever_stands_in_the_padding():
+@LOOPS
+def test_final_state_is_that_of_the_row_cut_to_its_length_whatever_stands_in_the_padding(loop):
     (inputs, weight), (c, n, h) = _draw()
     lengths, state = torch.tensor([0, 3, 5, 2]), (c, n, torch.randn_like(c), h)
     padding = torch.arange(inputs.shape[1]) >= lengths[:, None]
     rubbish = inputs.masked_fill(padding[:, :, None, None, None], 1e3)
-    output, final = slstm(rubbish, weight, state, lengths)
-    _, fresh = slstm(rubbish, weight, None, lengths)
+    output, final = slstm(rubbish, weight, state, lengths, backend=loop)
+    _, fresh = slstm(rubbish, weight, None, lengths, backend=loop)
     assert output.isfinite().all()
     for row, length in enumerate(lengths.tolist()):
         start = tuple(leaf[row : row + 1] for leaf in state)
@@ -98,31 +108,34 @@ def test_final_state_is_that_of_the_row_cut_to_its_length_whatever_stands_in_the
 
 
 @pytest.mark.parametrize("check", [checks.assert_half_precision, checks.assert_vmap, checks.assert_function_transform])
-def test_precision_replicas_and_transforms_keep_the_values(check):
-    check(FORMS["loop"], *_draw())
+@LOOPS
+def test_precision_replicas_and_transforms_keep_the_values(loop, check):
+    check(FORMS[loop], *_draw())
 
 
 def test_a_compiled_caller_does_not_unroll_the_loop():
     checks.assert_compiles_without_unrolling(slstm, _draw()[0])
 
 
-def test_the_first_step_writes_in_full_however_small_its_gate_is():
+@LOOPS
+def test_the_first_step_writes_in_full_however_small_its_gate_is(loop):
     inputs, _ = _draw(3, dtype=torch.float32)
     inputs[0][..., 0, :] = -200.0
-    output, (_, normalizer, maximum, _) = slstm(inputs[0], torch.zeros_like(inputs[1]))
+    output, (_, normalizer, maximum, _) = slstm(inputs[0], torch.zeros_like(inputs[1]), backend=loop)
     gates = inputs[0][:, 0]
     torch.testing.assert_close(output[:, 0], gates[:, :, 3].sigmoid() * gates[:, :, 2].tanh())
     assert (normalizer >= 1).all()
     assert (maximum < -190).all()
 
 
-def test_input_gates_far_beyond_the_range_of_float32_keep_their_digits_forward_and_backward():
+@LOOPS
+def test_input_gates_far_beyond_the_range_of_float32_keep_their_digits_forward_and_backward(loop):
     inputs, _ = _draw(150, dtype=torch.float32)
     inputs[0][..., 0, :] *= 100
     inputs[1] *= 0.3
     narrow = [tensor.requires_grad_() for tensor in inputs]
     wide = [tensor.detach().double().requires_grad_() for tensor in inputs]
-    output, state = slstm(*narrow)
+    output, state = slstm(*narrow, backend=loop)
     exact, _ = slstm_recurrent(*wide)
     assert (output - exact).abs().max() < 1e-4
     assert state[2].max() > 88
@@ -140,10 +153,12 @@ def test_outputs_do_not_depend_on_the_first_maximum():
     torch.testing.assert_close(moved, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_nan_in_the_input_reaches_the_later_outputs_of_its_row_only():
+@LOOPS
+@pytest.mark.parametrize("gate", range(4))
+def test_nan_in_the_input_reaches_the_later_outputs_of_its_row_only(loop, gate):
     inputs, _ = _draw()
-    inputs[0][1, 2, 0, 0, 0] = float("nan")
-    output, _ = slstm(*inputs)
+    inputs[0][1, 2, 0, gate, 0] = float("nan")
+    output, _ = slstm(*inputs, backend=loop)
     assert output[1, 2:, 0].isnan().any(-1).all()
     assert output[1, :2].isfinite().all()
     assert output[1, :, 1].isfinite().all()
@@ -176,6 +191,24 @@ def test_shapes_that_do_not_fit_are_refused_by_name(name):
         slstm(*_draw()[0], backend="cuda")
 
 
+def test_float32_in_compiled_loops_is_close_to_float64_at_widths_beyond_one_vector():
+    inputs, state = _draw(60, batch=2, size=19, dtype=torch.float32)
+    inputs[1] *= 0.3
+    checks.assert_same(FORMS["numba"], _plain, inputs, state, torch.tensor([60, 41]), tolerance=2e-5)
+
+
+def test_the_number_of_threads_changes_no_bit():
+    inputs, _ = _draw(200, batch=8, size=16, dtype=torch.float32)
+    inputs = [tensor.requires_grad_() for tensor in inputs]
+    results, threads = [], torch.get_num_threads()
+    for count in (1, 3):
+        torch.set_num_threads(count)
+        output, _ = slstm(*inputs, backend="numba")
+        results.append((output, torch.autograd.grad(output.square().sum(), inputs[0])[0]))
+    torch.set_num_threads(threads)
+    assert all(torch.equal(first, second) for first, second in zip(*results, strict=True))
+
+
 @pytest.mark.gpu
 def test_gpu_matches_the_definition_in_values_and_gradients():
-    checks.assert_same_on_gpu(FORMS["loop"], FORMS["definition"], *_draw(7, size=8), torch.tensor([0, 7, 3, 1]))
+    checks.assert_same_on_gpu(FORMS["torch"], FORMS["definition"], *_draw(7, size=8), torch.tensor([0, 7, 3, 1]))
