@@ -14,11 +14,20 @@ from hf_memory.ops._cells import real_part_range
 
 def check_rates(config: MemoryConfig) -> None:
     """Raise a ``ValueError`` unless the initial rates and time steps of a config are in order."""
-    for low, high in (("decay_min", "decay_max"), ("time_step_min", "time_step_max")):
-        if not 0 < getattr(config, low) <= getattr(config, high):
-            raise ValueError(f"{low} must be in (0, {high}={getattr(config, high)}], got {getattr(config, low)}")
+    _check_order(config, "decay_min", "decay_max")
+    check_time_steps(config)
+
+
+def check_time_steps(config: MemoryConfig) -> None:
+    """Raise a ``ValueError`` unless the initial time steps of a config are in order."""
+    _check_order(config, "time_step_min", "time_step_max")
     if config.time_step_floor <= 0:
         raise ValueError(f"time_step_floor must be above 0, got {config.time_step_floor}")
+
+
+def _check_order(config: MemoryConfig, low: str, high: str) -> None:
+    if not 0 < getattr(config, low) <= getattr(config, high):
+        raise ValueError(f"{low} must be in (0, {high}={getattr(config, high)}], got {getattr(config, low)}")
 
 
 def draw_time_steps(like: Tensor, low: float, high: float, floor: float) -> Tensor:
@@ -84,6 +93,25 @@ class GroupedNorm(RMSNorm):
         parts = hidden_states.unflatten(-1, (self.groups, -1))
         normed = F.rms_norm(parts, parts.shape[-1:], None, self.eps).flatten(-2)
         return normed * self.weight.to(hidden_states.dtype)
+
+
+class HeadNorm(nn.LayerNorm):
+    """A layer norm of each head, with a weight and a bias for each channel: a group norm of every step.
+
+    Args:
+        width: Channels of all heads.
+        eps: Epsilon of the norm.
+        bias: Whether there is a bias.
+    """
+
+    def __init__(self, width: int, eps: float, bias: bool = True):
+        super().__init__(width, eps, bias=bias)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """Normalise (B, T, H, V), and return (B, T, H V)."""
+        normed = F.layer_norm(hidden_states, hidden_states.shape[-1:], eps=self.eps).flatten(-2)
+        scaled = normed * self.weight.to(normed.dtype)
+        return scaled if self.bias is None else scaled + self.bias.to(normed.dtype)
 
 
 def decay_spectrum(log_decay: Tensor) -> Tensor:

@@ -1,8 +1,7 @@
-"""What the RWKV mixers share: the input of the step before, the depth of a layer, and a norm of each head."""
+"""What the RWKV mixers share: the input of the step before, and the depth of a layer."""
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
 from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.layers import State, last_columns
@@ -29,23 +28,6 @@ def channel_ramp(like: Tensor) -> Tensor:
     """n / (D - 1) of each of D channels, from 0 to 1, in float32."""
     last = max(like.shape[-1] - 1, 1)
     return torch.arange(like.shape[-1], dtype=torch.float32, device=like.device) / last
-
-
-class HeadNorm(nn.LayerNorm):
-    """A layer norm of each head, with a weight and a bias for each channel: the group norm of the official code.
-
-    Args:
-        width: Channels of all heads.
-        eps: Epsilon of the norm; the official code takes 64e-5.
-    """
-
-    def __init__(self, width: int, eps: float):
-        super().__init__(width, eps)
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        """Normalise (B, T, H, V), and return (B, T, H V)."""
-        normed = F.layer_norm(hidden_states, hidden_states.shape[-1:], eps=self.eps).flatten(-2)
-        return normed * self.weight.to(normed.dtype) + self.bias.to(normed.dtype)
 
 
 class ShiftedMemoryMixer(Mixer):

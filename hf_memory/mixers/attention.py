@@ -20,18 +20,11 @@ from huggingface_hub.dataclasses import strict
 from torch import nn
 from torch.nn import functional as F
 
+from hf_memory.mixers._columns import ColumnsMixer
 from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
-from hf_memory.models.layers import (
-    ShortConvolution,
-    State,
-    join_state,
-    mark_residual_output,
-    real_token_mask,
-    split_state,
-)
-from hf_memory.models.modeling import MemoryModel, Mixer
-from hf_memory.models.values import is_hidden
+from hf_memory.models.layers import ShortConvolution, join_state, mark_residual_output, split_state
+from hf_memory.models.modeling import MemoryModel
 from hf_memory.ops.attention import alibi_slopes, attention, attention_weights, rotate
 
 
@@ -75,11 +68,8 @@ class MemoryAttentionConfig(MemoryConfig):
             raise ValueError(f"rope_theta must be above 0, got {self.rope_theta}")
 
 
-class AttentionMixer(Mixer):
+class AttentionMixer(ColumnsMixer):
     """Multi-head softmax attention."""
-
-    growing_state = True
-    nan_reaches_back = True
 
     def __init__(self, config: MemoryAttentionConfig, layer_idx: int):
         super().__init__(config, layer_idx)
@@ -91,47 +81,14 @@ class AttentionMixer(Mixer):
         self.gate_proj = nn.Linear(width, width, bias=False) if config.gate else None
         self.out_proj = mark_residual_output(nn.Linear(width, width, bias=bias))
 
-    def initial_state(self, batch_size: int) -> State:
-        """No columns."""
-        heads = (self.num_heads, self.config.hidden_size // self.num_heads)
-        return {
-            "key": self.state_tensor(batch_size, 0, *heads, dtype=self.out_proj.weight.dtype),
-            "value": self.state_tensor(batch_size, 0, *heads, dtype=self.out_proj.weight.dtype),
-            "positions": self.state_tensor(batch_size, 0, dtype=torch.int64),
-            **join_state({"conv": self.conv.initial_state(batch_size) if self.conv else None}),
-        }
-
-    def state_size(self, length: int | None = None) -> int:
-        """Numbers held after ``length`` tokens. Raises a ``ValueError`` without a length if there is no window."""
-        limits = [length] if length is not None else []
-        if self.config.window is not None:
-            limits.append(self.config.window - 1)
-        if not limits:
-            raise ValueError("length: the state of attention without a window grows, so its size needs a length")
-        columns = min(limits)
-        return 2 * columns * self.config.hidden_size + (self.conv.state_size() if self.conv else 0)
-
-    def reset_state(self, state: State, mask: torch.Tensor) -> State:
-        """Empty the columns of the rows where ``mask`` (B,) is True."""
-        conv = self.conv.reset_state(split_state(state, "conv"), mask) if self.conv else None
-        kept = {**state, "positions": state["positions"].masked_fill(mask.unsqueeze(1), -1)}
-        return {**kept, **join_state({"conv": conv})}
-
     def forward(self, hidden_states, state=None, lengths=None, position_ids=None, return_state=True):
         """See :class:`hf_memory.models.layers.StatefulLayer`."""
         batch, time, width = hidden_states.shape
         if position_ids is None:
-            position_ids = self._next_positions(state, batch, time, hidden_states.device)
+            position_ids = self.next_positions(state, hidden_states)
         query, key, value, slopes, conv_state = self._project(hidden_states, state, lengths, position_ids, return_state)
-        positions = position_ids
-        if lengths is not None:
-            positions = position_ids.masked_fill(~real_token_mask(lengths, time), -1)
-        fresh = state is None or not state["key"].shape[1]
-        if not fresh:
-            key, value = (
-                torch.cat([state[name].to(new.dtype), new], dim=1) for name, new in (("key", key), ("value", value))
-            )
-            positions = torch.cat([state["positions"], positions], dim=1)
+        columns, fresh = self.append(state, {"key": key, "value": value}, position_ids, lengths)
+        key, value, positions = columns.values()
         dropout = self.config.attention_dropout if self.training else 0.0
         window = self.config.window
         output = attention(
@@ -143,8 +100,7 @@ class AttentionMixer(Mixer):
         output = self.out_proj(output)
         if not return_state:
             return output, None
-        kept = self._keep(key, value, positions, ragged=lengths is not None)
-        return output, {**kept, **join_state({"conv": conv_state})}
+        return output, {**self.keep(columns, ragged=lengths is not None), **join_state({"conv": conv_state})}
 
     def attention_weights(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """What each position reads from each other one.
@@ -155,8 +111,7 @@ class AttentionMixer(Mixer):
         Returns:
             Weights (B, H, T, T): query, then key.
         """
-        batch, time, _ = hidden_states.shape
-        positions = self._next_positions(None, batch, time, hidden_states.device)
+        positions = self.next_positions(None, hidden_states)
         query, key, _, slopes, _ = self._project(hidden_states, None, None, positions, False)
         return attention_weights(
             query, key, positions, positions, slopes, self.config.window, normalize=self.config.normalize
@@ -175,30 +130,6 @@ class AttentionMixer(Mixer):
         elif self.config.position_code == "alibi":
             slopes = alibi_slopes(self.num_heads).to(hidden_states.device)
         return query, key, value, slopes, conv_state
-
-    def _keep(self, key: torch.Tensor, value: torch.Tensor, positions: torch.Tensor, ragged: bool) -> State:
-        """The columns that a later token can see, and no more."""
-        columns = key.shape[1]
-        if ragged:
-            # Real columns go to the right end of each row, so that cutting on the left drops padding and old tokens.
-            order = positions.argsort(dim=1, stable=True)
-            positions = positions.gather(1, order)
-            index = order[:, :, None, None].expand_as(key)
-            key, value = key.gather(1, index), value.gather(1, index)
-            columns = columns if is_hidden(positions) else int((positions >= 0).sum(1).max())
-        if self.config.window is not None:
-            columns = min(columns, self.config.window - 1)
-        first = key.shape[1] - columns
-        kept = {"key": key[:, first:], "value": value[:, first:], "positions": positions[:, first:]}
-        # A view on few columns of many would keep all of them alive in the cache.
-        return {name: leaf.clone() for name, leaf in kept.items()} if first else kept
-
-    @staticmethod
-    def _next_positions(state: State | None, batch: int, time: int, device: torch.device) -> torch.Tensor:
-        steps = torch.arange(time, device=device).expand(batch, -1)
-        if state is None or not state["positions"].shape[1]:
-            return steps
-        return state["positions"].max(1, keepdim=True).values + 1 + steps
 
 
 class MemoryAttentionModel(MemoryModel):

@@ -5,8 +5,9 @@
 Each entry is a mixer key, or a dictionary with a key and fields of that mixer's config. Fields that all mixers share
 come from the hybrid's own config. The state is that of the layers, and so is every law that they obey.
 
-Source: the layers' own, and for the published stacks (:data:`PRESETS`) Arora et al. (2023), "Zoology", and Arora et al.
-(2024), "Simple linear attention language models balance the recall-throughput tradeoff".
+Source: the layers' own, and for the published stacks (:data:`PRESETS`) Arora et al. (2023), "Zoology", Arora et al.
+(2024), "Simple linear attention language models balance the recall-throughput tradeoff", Ren et al. (2024), "Samba",
+and De et al. (2024), "Griffin".
 """
 
 import copy
@@ -36,10 +37,13 @@ PRESETS: dict[str, list[Layer]] = {
     "qwen3_next": ["gated_delta_net", "gated_delta_net", "gated_delta_net", "attention"],
     "olmo_hybrid": 3 * [_REFLECTING] + ["attention"],
     "kimi_linear": ["kda", "kda", "kda", {"mixer": "attention", "position_code": "none"}],
+    "samba": ["mamba", {"mixer": "attention", "window": 2048}],
+    "griffin": ["rg_lru", "rg_lru", {"mixer": "attention", "window": 1024}],
 }
 """Stacks by name: the two layers of Zoology's Based, the 27 of the released Based 360M (a Taylor layer and a window in
 every five), recurrent layers with attention between them, and the order of layers in Qwen3-Next, Olmo Hybrid and Kimi
-Linear: three with a delta rule and then one of attention, which in the last has no positions.
+Linear: three with a delta rule and then one of attention, which in the last has no positions. Samba puts a window
+behind each Mamba, and Griffin behind two RG-LRUs; every layer of both is followed by an MLP, ``intermediate_size``.
 
 A preset sets the layers alone. The released Based 360M has ``hidden_size=1024``, ``intermediate_size=2048``,
 ``mlp_gated=True`` and ``hidden_act="silu"``, and 362.7 million parameters with its vocabulary of 50,280.

@@ -31,9 +31,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import initialization as init
 
-from hf_memory.mixers._gates import product_spectrum
+from hf_memory.mixers._gates import HeadNorm, product_spectrum
 from hf_memory.mixers._token_shift import (
-    HeadNorm,
     ShiftedMemoryMixer,
     channel_ramp,
     channel_share,

@@ -9,6 +9,8 @@ gradient at the output O, D dropout's mask over its share, and dS the gradient a
 
 Blocks are cut by column: the last T keys are the queries' own, and positions rise from one real column to the next, so
 that what a query sees lies in the w - 1 columns before its own. Which of these it sees is decided by positions alone.
+
+Where scores decay, L_t - L_s is added to them with L the sums of log decays, so that dL_t = sum_s dS_ts - sum_q dS_qt.
 """
 
 import math
@@ -49,15 +51,19 @@ def block_weights(
     slopes: Tensor | None,
     window: int | None,
     normalize: bool,
+    decays: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """The weights (B, H, T, S) of queries (B, H, T, K) on keys (B, H, S, K), in at least float32.
 
-    A query that sees nothing has weights of zero.
+    A query that sees nothing has weights of zero. ``decays`` are the sums L up to the queries (B, H, T) and up to the
+    keys (B, H, S), whose differences keep the digits of the dtype that they are given in.
     """
     dtype = torch.promote_types(query.dtype, torch.float32)
     scores = (query.to(dtype) / math.sqrt(query.shape[-1])) @ key.to(dtype).mT
     if slopes is not None:
         scores = scores + linear_bias(query_positions, key_positions, slopes, dtype)
+    if decays is not None:
+        scores = scores + (decays[0].unsqueeze(-1) - decays[1].unsqueeze(-2)).to(dtype)
     hidden = ~attention_mask(query_positions, key_positions, window).unsqueeze(1)
     # The masked scores are replaced before the exponential, whose gradient at a large one would be no number.
     if not normalize:
@@ -106,6 +112,7 @@ class BlockAttention(torch.autograd.Function):
         value: Tensor,
         query_positions: Tensor,
         key_positions: Tensor,
+        decay: Tensor | None,
         slopes: Tensor | None,
         window: int | None,
         dropout: float,
@@ -121,6 +128,7 @@ class BlockAttention(torch.autograd.Function):
             value: (B, H, S, V).
             query_positions: (B, T).
             key_positions: (B, S); -1 marks an empty column.
+            decay: Sums L of log decays up to each key (B, H, S), or None.
             slopes: (H,), or None.
             window: Largest distance and one; None for no limit.
             dropout: Share of the weights that dropout zeroes.
@@ -135,7 +143,7 @@ class BlockAttention(torch.autograd.Function):
         options = (slopes, window, normalize)
         with without_autocast(query):
             for number, (rows, columns) in enumerate(blocks(query.shape[2], key.shape[2], size, window)):
-                weights = _weights(query, key, query_positions, key_positions, options, rows, columns)
+                weights = _weights(query, key, query_positions, key_positions, decay, options, rows, columns)
                 kept = _kept(weights, dropout, seed + number)
                 weights = weights if kept is None else weights * kept
                 output[:, :, rows] = (weights @ value[:, :, columns].to(weights.dtype)).to(output.dtype)
@@ -150,16 +158,16 @@ class BlockAttention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         *inputs, slopes, output = ctx.saved_tensors
-        axes = (0,) * 7
         options = (slopes, ctx.window, ctx.dropout, ctx.seed, ctx.normalize, ctx.size)
-        grads = Folded.apply(_backward, axes, (0, 0, 0), grad, *inputs, output, *options)
-        return *grads, *[None] * 8
+        found = (0,) * (3 if inputs[5] is None else 4)
+        query, key, value, *decay = Folded.apply(_backward, (0,) * 8, found, grad, *inputs, output, *options)
+        return query, key, value, None, None, decay[0] if decay else None, *[None] * 6
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple[Tensor, int]:
-        named = zip(inputs[:5], in_dims[:5], strict=True)
+        named = zip(inputs[:6], in_dims[:6], strict=True)
         folded = [fold_replicas(tensor, in_dim, info.batch_size, 0) for tensor, in_dim in named]
-        return unfold_replicas(BlockAttention.apply(*folded, *inputs[5:]), info.batch_size, 0), 0
+        return unfold_replicas(BlockAttention.apply(*folded, *inputs[6:]), info.batch_size, 0), 0
 
 
 def _weights(
@@ -167,12 +175,19 @@ def _weights(
     key: Tensor,
     query_positions: Tensor,
     key_positions: Tensor,
+    decay: Tensor | None,
     options: tuple[Tensor | None, int | None, bool],
     rows: slice,
     columns: slice,
 ) -> Tensor:
     positions = query_positions[:, rows], key_positions[:, columns]
-    return block_weights(query[:, :, rows], key[:, :, columns], *positions, *options)
+    decays = None if decay is None else (_own(decay, query)[:, :, rows], decay[:, :, columns])
+    return block_weights(query[:, :, rows], key[:, :, columns], *positions, *options, decays)
+
+
+def _own(decay: Tensor, query: Tensor) -> Tensor:
+    """Of sums up to each key (B, H, S), those of the queries' own columns, which are the last."""
+    return decay[:, :, decay.shape[2] - query.shape[2] :]
 
 
 def _kept(weights: Tensor, dropout: float, seed: int) -> Tensor | None:
@@ -190,6 +205,7 @@ def _backward(
     value: Tensor,
     query_positions: Tensor,
     key_positions: Tensor,
+    decay: Tensor | None,
     output: Tensor,
     slopes: Tensor | None,
     window: int | None,
@@ -197,15 +213,16 @@ def _backward(
     seed: int,
     normalize: bool,
     size: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of queries, keys and values, from that of the output."""
+) -> tuple[Tensor, ...]:
+    """Gradients of queries, keys and values, and of decays where there are some, from that of the output."""
     dtype = torch.promote_types(query.dtype, torch.float32)
     grad_query, grad_key, grad_value = (torch.zeros_like(tensor, dtype=dtype) for tensor in (query, key, value))
+    grad_decay = None if decay is None else torch.zeros_like(decay)
     scale = 1 / math.sqrt(query.shape[-1])
     options = (slopes, window, normalize)
     with without_autocast(query):
         for number, (rows, columns) in enumerate(blocks(query.shape[2], key.shape[2], size, window)):
-            weights = _weights(query, key, query_positions, key_positions, options, rows, columns)
+            weights = _weights(query, key, query_positions, key_positions, decay, options, rows, columns)
             kept = _kept(weights, dropout, seed + number)
             at_output = grad[:, :, rows].to(dtype)
             dropped = weights if kept is None else weights * kept
@@ -214,7 +231,12 @@ def _backward(
             at_scores = at_scores if kept is None else at_scores * kept
             if normalize:
                 at_scores = at_scores - (at_output * output[:, :, rows].to(dtype)).sum(-1, keepdim=True)
-            at_scores = at_scores * weights * scale
+            at_scores = at_scores * weights
+            if grad_decay is not None:
+                _own(grad_decay, query)[:, :, rows] += at_scores.sum(-1)
+                grad_decay[:, :, columns] -= at_scores.sum(-2)
+            at_scores = at_scores * scale
             grad_query[:, :, rows] = at_scores @ key[:, :, columns].to(dtype)
             grad_key[:, :, columns] += at_scores.mT @ query[:, :, rows].to(dtype)
-    return grad_query.to(query.dtype), grad_key.to(key.dtype), grad_value.to(value.dtype)
+    grads = grad_query.to(query.dtype), grad_key.to(key.dtype), grad_value.to(value.dtype)
+    return grads if grad_decay is None else (*grads, grad_decay)

@@ -3,7 +3,8 @@
     o_t = sum_s softmax_s(q_t . k_s / sqrt(K) + bias(t - s)) v_s      (Vaswani et al., 2017, equation 1)
 
 where s runs over the real positions with 0 <= t - s < window. Without the normaliser the weights are exp(score), not
-divided by their sum.
+divided by their sum. Forget gates f add log f_{s+1} + ... + log f_t to a score (Lin et al., 2025, "Forgetting
+transformer", section 3), as the difference of sums L, of which only differences count.
 """
 
 import math
@@ -12,6 +13,8 @@ import torch
 from torch.nn import functional as F
 
 from hf_memory.ops._attention_blocks import BlockAttention, attention_mask, block_size, block_weights, linear_bias
+from hf_memory.ops._graph import graph_node
+from hf_memory.ops._shapes import check_shapes
 
 
 def attention_recurrent(
@@ -23,6 +26,7 @@ def attention_recurrent(
     slopes: torch.Tensor | None = None,
     window: int | None = None,
     normalize: bool = True,
+    decay: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The definition: one query after the other, and no fused kernel.
 
@@ -35,6 +39,7 @@ def attention_recurrent(
         slopes: Slope of each head's linear bias (H,), or None.
         window: Largest t - s + 1; None for no limit.
         normalize: Divide the weights by their sum.
+        decay: Sums L of log forget gates up to each key (B, S, H), of which the last T are the queries' own; or None.
 
     Returns:
         Outputs (B, T, H, V).
@@ -46,6 +51,9 @@ def attention_recurrent(
         if slopes is not None:
             distance = query_positions[:, step, None] - key_positions
             scores = scores - slopes.to(scores)[:, None] * distance[:, None].to(scores)
+        if decay is not None:
+            own = decay.shape[1] - query.shape[1] + step
+            scores = scores + (decay[:, own, :, None] - decay.transpose(1, 2)).to(scores)
         scores = scores.masked_fill(~mask[:, step, None], -torch.inf)
         weights = (scores.softmax(-1) if normalize else scores.exp()).masked_fill(~mask[:, step, None], 0)
         outputs.append(torch.einsum("bhs,bshv->bhv", weights, value))
@@ -60,13 +68,17 @@ def attention_weights(
     slopes: torch.Tensor | None = None,
     window: int | None = None,
     normalize: bool = True,
+    decay: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The weights (B, H, T, S) by which :func:`attention` sums values; arguments as there.
 
     They are built in full, to be looked at. A query that sees nothing has weights of zero.
     """
     query, key = query.transpose(1, 2), key.transpose(1, 2)
-    return block_weights(query, key, query_positions, key_positions, slopes, window, normalize)
+    decays = None
+    if decay is not None:
+        decays = decay[:, decay.shape[1] - query.shape[2] :].transpose(1, 2), decay.transpose(1, 2)
+    return block_weights(query, key, query_positions, key_positions, slopes, window, normalize, decays)
 
 
 def attention(
@@ -100,7 +112,7 @@ def attention(
     size = queries_per_block or block_size(query, key.shape[2], window)
     if size is not None:
         seed = int(torch.randint(2**62, ())) if dropout else 0
-        options = (slopes, window, dropout, seed, normalize, size)
+        options = (None, slopes, window, dropout, seed, normalize, size)
         return BlockAttention.apply(query, key, value, *positions, *options).transpose(1, 2)
     if not normalize:
         weights = F.dropout(block_weights(query, key, *positions, slopes, window, normalize), dropout)
@@ -114,6 +126,30 @@ def attention(
         # A query without any key attends to all of them: its output is that of a padded column and is not read.
         mask = mask | ~mask.any(-1, keepdim=True)
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout).transpose(1, 2)
+
+
+@graph_node("query", "query_positions")
+def forgetting_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    query_positions: torch.Tensor,
+    key_positions: torch.Tensor,
+    decay: torch.Tensor,
+    window: int | None = None,
+    queries_per_block: int | None = None,
+) -> torch.Tensor:
+    """Softmax attention with forget gates, by blocks; arguments and result as in the definition.
+
+    Args:
+        decay: Sums L of log forget gates (B, S, H). In float64, differences keep all digits that are left to them.
+        queries_per_block: Size of a block. Default: chosen by memory.
+    """
+    check_shapes({"decay": (decay, key.shape[:3])})
+    query, key, value, decay = (tensor.transpose(1, 2) for tensor in (query, key, value, decay))
+    size = queries_per_block or block_size(query, key.shape[2], window) or query.shape[2]
+    options = (decay, None, window, 0.0, 0, True, size)
+    return BlockAttention.apply(query, key, value, query_positions, key_positions, *options).transpose(1, 2)
 
 
 def rotate(hidden_states: torch.Tensor, positions: torch.Tensor, theta: float) -> torch.Tensor:

@@ -41,6 +41,9 @@ ACRONYMS = {
     "hgrn2",
     "rwkv6",
     "rwkv7",
+    "mlstm",
+    "slstm",
+    "rg",
 }
 TABLE_READERS = {"auto", "hybrid"}  # which alone name mixers, through the table
 HEADS = ("Model", "ForCausalLM", "ForTokenClassification")

@@ -48,6 +48,23 @@ def test_based_360m_has_the_published_number_of_parameters():
     assert sum(parameter.numel() for parameter in model.parameters()) == total == 362_672_128
 
 
+@pytest.mark.parametrize(
+    "name, kinds, window",
+    [("samba", ["mamba", "attention"], 2048), ("griffin", ["rg_lru", "rg_lru", "attention"], 1024)],
+)
+def test_stacks_of_recurrences_and_windows_have_the_published_order(name, kinds, window):
+    config = MemoryHybridConfig.from_preset(name, vocab_size=7, hidden_size=32, num_hidden_layers=2 * len(kinds))
+    plan = [config.layer_config(layer) for layer in config.layers]
+    assert [layer.model_type.removeprefix("memory_") for layer in plan] == kinds
+    assert (plan[-1].window, plan[-1].position_code) == (window, "rope")
+    model = MemoryHybridModel(config)
+    assert [type(layer.mixer).__name__ for layer in model.layers[: len(kinds)]] == [
+        type(layer.mixer).__name__ for layer in model.layers[len(kinds) :]
+    ]
+    fixed = sum(layer.state_size() for layer in model.layers if not layer.mixer.growing_state)
+    assert model.state_size(5000) == fixed + 2 * 2 * 32 * (window - 1)
+
+
 def test_a_stack_has_a_longest_input_where_one_of_its_layers_has():
     long = {"mixer": "base_conv", "conv_kernel": 0}
     stacks = {("lstm", "base_conv"): False, ("lstm", "hyena"): True}

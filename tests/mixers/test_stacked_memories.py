@@ -1,4 +1,4 @@
-"""Replicas with weights of their own, run as one by ``torch.func.vmap``, for the mixers with a gated matrix memory."""
+"""Replicas with weights of their own, run as one by ``torch.func.vmap``, for the mixers with a gated memory."""
 
 import pytest
 import torch
@@ -13,9 +13,14 @@ CASES = {
     "gla": {},
     "hgrn2": {},
     "retnet": {},
+    "mlstm": {"input_bias": 0.5},
+    "slstm": {},
+    "rg_lru": {},
+    "min_gru": {},
     "rwkv6": {},
     "rwkv7": {},
     "mamba2": {"negative_eigenvalues": True, "state_size": 4},
+    "mamba3": {"state_size": 4},
 }
 
 
@@ -28,7 +33,8 @@ def test_gradients_of_stacked_replicas_are_those_of_each_alone(key):
 
     def loss(own, hidden_states):
         outputs, state = functional_call(mixers[0], own, (hidden_states, None, lengths))
-        return outputs[:, :11].square().sum() + state["memory"].square().sum()
+        memory = state["memory"] if "memory" in state else state["hidden"]
+        return outputs[:, :11].square().sum() + memory.square().sum()
 
     together = vmap(grad(loss, argnums=(0, 1)))(weights, inputs)
     for index in range(2):

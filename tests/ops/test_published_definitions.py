@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from hf_memory.ops.attention import forgetting_attention
 from hf_memory.ops.delta_rule import delta_rule
 from hf_memory.ops.diagonal_scan import diagonal_scan
 from hf_memory.ops.gated_linear_attention import gated_linear_attention
@@ -142,3 +143,12 @@ def test_a_diagonal_transition_and_a_product_of_its_own():
     output, state = form(*head_first(arguments))
     ours = generalized_delta_rule(query * K**-0.5, key, value, unit * rate, unit * (-log_decay).exp(), log_decay)
     assert_same(ours, (output.transpose(1, 2), state), [query, key, value, gate, strength])
+
+
+@pytest.mark.parametrize("window", [None, 9])
+def test_attention_with_forget_gates(window):
+    query, key, value, gate = inputs(K, K, K, 1)
+    log_forget, steps = F.logsigmoid(gate).squeeze(-1), torch.arange(T).expand(B, -1)
+    theirs = published("forgetting_attn").naive_forgetting_attn(query, key, value, log_forget, window_size=window)
+    ours = forgetting_attention(query, key, value, steps, steps, log_forget.double().cumsum(1), window)
+    assert_same((ours,), (theirs,), [query, key, value, gate])

@@ -40,6 +40,7 @@ KERNELS = {
     ("diagonal_scan", "numba"): "hf_memory.ops.backends.numba_diagonal_scan",
     ("selective_scan", "numba"): "hf_memory.ops.backends.numba_selective_scan",
     ("wkv", "numba"): "hf_memory.ops.backends.numba_wkv",
+    ("slstm", "numba"): "hf_memory.ops.backends.numba_slstm",
     ("diagonal_scan", "triton"): "hf_memory.ops.backends.triton_diagonal_scan",
     ("selective_scan", "triton"): "hf_memory.ops.backends.triton_selective_scan",
     ("nru", "triton"): "hf_memory.ops.backends.triton_nru",
