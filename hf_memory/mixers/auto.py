@@ -4,12 +4,13 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForTokenClassification
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer
 
 from hf_memory.mixers import MIXERS, OUTSIDE, mixer_module
 from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
 from hf_memory.models.modeling import MemoryModel, MemoryPreTrainedModel, Mixer
+from hf_memory.models.tokenization import TaskTokenizer
 from hf_memory.names import check_names
 
 HEADS = {"base": "Model", "causal": "ForCausalLM", "token_classification": "ForTokenClassification"}
@@ -115,7 +116,8 @@ def _check_pair(config: type[MemoryConfig], mixer: type[Mixer]) -> str:
 
 
 def register_all() -> None:
-    """Register every config and model with the Auto classes; calling it again changes nothing."""
+    """Register every config and model with the Auto classes, and the tokenizer; calling it again changes nothing."""
+    AutoTokenizer.register(MemoryConfig, TaskTokenizer, exist_ok=True)
     for key in model_keys():
         _register(key)
 
