@@ -34,7 +34,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PYTEST := -m pytest -q -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-lowest test-matrix test-gpu check format bench clean distclean
+.PHONY: help setup demo test test-slow test-lowest test-matrix test-transformers test-gpu check format bench clean distclean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1 :: /' | awk -F ' :: ' '{printf "%-16s%s\n", $$1, $$2}'
@@ -60,6 +60,10 @@ test: $(READY)  ## run the tests
 test-slow: export HF_HUB_OFFLINE := 1
 test-slow: $(READY)  ## run the tests marked slow
 	$(RUN) $(PYTEST) -m slow --timeout 900
+
+test-transformers: $(READY)  ## run the common tests of transformers on all types; they are fetched once
+	tests="$$($(RUN) tests/upstream/fetch.py)" && HF_HUB_OFFLINE=1 HF_MEMORY_TRANSFORMERS_TESTS="$$tests" \
+	  $(RUN) -m pytest -q -c tests/upstream/pytest.ini --rootdir . -n $(WORKERS) --dist loadscope tests/upstream
 
 test-gpu: export HF_HUB_OFFLINE := 1
 test-gpu: $(READY)  ## run the tests that need a CUDA device or the kernels' packages

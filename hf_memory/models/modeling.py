@@ -14,6 +14,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 from transformers.utils import ModelOutput, logging
 from transformers.utils.generic import can_return_tuple
 
@@ -249,6 +250,10 @@ class MemoryModel(MemoryPreTrainedModel):
     """Token embeddings, a stack of blocks with one mixer each, and a final norm."""
 
     mixer_class: ClassVar[type[Mixer]]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        MODEL_MAPPING_NAMES[cls.config_class.model_type] = cls.__name__  # where transformers looks up base models
 
     def __init__(self, config: MemoryConfig):
         super().__init__(config)
