@@ -5,6 +5,7 @@ from types import ModuleType
 from typing import Any
 
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer
+from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
 from hf_memory.mixers import MIXERS, OUTSIDE, mixer_module
 from hf_memory.models.configuration import MemoryConfig
@@ -126,6 +127,7 @@ def _register(key: str) -> None:
     cls = config_class(key)
     AutoConfig.register(cls.model_type, cls, exist_ok=True)
     AutoModel.register(cls, model_class(key, "base"), exist_ok=True)
+    MODEL_MAPPING_NAMES[cls.model_type] = model_class(key, "base").__name__  # looked up by name, as those of heads are
     AutoModelForCausalLM.register(cls, model_class(key, "causal"), exist_ok=True)
     AutoModelForTokenClassification.register(cls, model_class(key, "token_classification"), exist_ok=True)
 

@@ -14,7 +14,6 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 from transformers.utils import ModelOutput, logging
 from transformers.utils.generic import can_return_tuple
 
@@ -28,6 +27,7 @@ from hf_memory.models.layers import (
     ShortConvolution,
     State,
     StatefulLayer,
+    bare,
     join_state,
     make_norm,
     sinusoidal_positions,
@@ -102,9 +102,9 @@ class MemoryBlock(GradientCheckpointingLayer):
 
     @property
     def parts(self) -> dict[str, StatefulLayer]:
-        """The parts of the block that may carry a state, by the prefix of their leaves."""
+        """The parts of the block that may carry a state, by the prefix of their leaves, without what wraps them."""
         named = {"conv": self.conv, "mixer": self.mixer, "mlp": self.mlp}
-        return {name: part for name, part in named.items() if part is not None}
+        return {name: bare(part) for name, part in named.items() if part is not None}
 
     def forward(
         self,
@@ -123,7 +123,7 @@ class MemoryBlock(GradientCheckpointingLayer):
         new: dict[str, State | None] = {}
 
         def run(name: str, inputs: torch.Tensor) -> torch.Tensor:
-            part = self.parts[name]
+            part = getattr(self, name)
             outputs, new[name] = part(inputs, split_state(state, name), lengths, position_ids, return_state)
             return outputs
 
@@ -251,10 +251,6 @@ class MemoryModel(MemoryPreTrainedModel):
 
     mixer_class: ClassVar[type[Mixer]]
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        MODEL_MAPPING_NAMES[cls.config_class.model_type] = cls.__name__  # where transformers looks up base models
-
     def __init__(self, config: MemoryConfig):
         super().__init__(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
@@ -371,7 +367,8 @@ class MemoryModel(MemoryPreTrainedModel):
         return hidden, every, new
 
     def _run_stepwise(self, hidden, states, layout, position_ids):
-        growing = [type(layer.mixer).__name__ for layer in self.layers if layer.mixer.growing_state]
+        mixers = [layer.parts["mixer"] for layer in self.layers]
+        growing = [type(mixer).__name__ for mixer in mixers if mixer.growing_state]
         if growing:
             raise ValueError(
                 f"output_states needs states of fixed size, and that of {growing[0]} grows with the length"

@@ -55,7 +55,7 @@ def load() -> dict[str, type]:
         module = ModuleType(f"{PACKAGE}.{name}")
         vars(module).update(values)
         sys.modules[module.__name__] = module
-    with unittest.mock.patch("transformers.utils.direct_transformers_import", lambda path: transformers):
+    with unittest.mock.patch("transformers.utils.direct_transformers_import", return_value=transformers):
         modules = [
             importlib.import_module(f"{PACKAGE}.{name}")
             for name in ("test_modeling_common", "test_configuration_common", "test_training_mixin")
