@@ -44,9 +44,11 @@ def set_fields(card: RepoCard, fields: Mapping[str, Any]) -> None:
 
 
 def merge_card(previous: str, own: RepoCard) -> str:
-    """The text of a card, merged with the one that is there: own fields win, tags are joined."""
+    """The text of a card, merged with the one that is there: own fields win but for a license, tags are joined."""
     card = open_card(previous)
     fields = own.data.to_dict()
+    if card.data.get("license"):
+        fields.pop("license", None)
     tags = join_tags(card.data.get("tags"), fields.pop("tags", None))
     set_fields(card, fields | ({"tags": tags} if tags else {}))
     card.text = merge_text(card.text, own.text)
