@@ -40,7 +40,7 @@ def push(
 
         if repo_id is None or space is not None:
             raise ValueError(f"{source} is a checkpoint; --space is for result rows, and --repo-id says where it goes")
-        own = {"results": results, "task": task, "license": license, "allow_pickle": allow_pickle}
+        own: dict[str, Any] = {"results": results, "task": task, "license": license, "allow_pickle": allow_pickle}
         typer.echo(push_model(source, repo_id, **own, **options).commit_url)
         return
     if results is not None or task is not None or license is not None or allow_pickle:

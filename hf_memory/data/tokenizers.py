@@ -29,8 +29,8 @@ def task_tokenizer(
     words = symbols(task)
     if len(set(words)) != task.vocab_size or any(_is_no_word(word) for word in words):
         raise ValueError(f"symbols of {task.key} must be {task.vocab_size} distinct words without blanks")
-    reserved = {"eos_token": eos_token, "pad_token": pad_token, "unk_token": unk_token}
-    reserved = {name: word for name, word in reserved.items() if word is not None}
+    given = {"eos_token": eos_token, "pad_token": pad_token, "unk_token": unk_token}
+    reserved = {name: word for name, word in given.items() if word is not None}
     for name, word in reserved.items():
         if _is_no_word(word) or word in words or list(reserved.values()).count(word) > 1:
             raise ValueError(f"{name} must be a word without blanks that is no symbol of {task.key}, got {word!r}")

@@ -86,8 +86,9 @@ def make_repo(
             other = "dataset" if repo_type == "model" else "model"
             if repo_type != "space" and api.repo_exists(repo_id, repo_type=other):
                 raise HubError(f"repo_id: {repo_id} is a {other} repository; choose another name for the {repo_type}")
-        sdk = {"space_sdk": "static"} if repo_type == "space" else {}
-        name = api.create_repo(repo_id, repo_type=repo_type, private=private, exist_ok=True, **sdk).repo_id
+        sdk = "static" if repo_type == "space" else None
+        made = api.create_repo(repo_id, repo_type=repo_type, private=private, exist_ok=True, space_sdk=sdk)
+        name = made.repo_id
         if revision not in (None, MAIN) and not create_pr and not str(revision).startswith("refs/"):
             api.create_branch(name, repo_type=repo_type, branch=str(revision), exist_ok=True)
     return name
