@@ -12,7 +12,7 @@ from hf_memory.reports.report import study_sections
 from hf_memory.reports.tables import PageTable, TableCell, TableLine, to_csv
 
 COLUMNS = (
-    *("model", "task", "longest", "value there", "reaches", "chance", "state bytes", "parameters", "training FLOPs"),
+    *("model", "value", "at length", "task", "reaches", "chance", "state bytes", "parameters", "training FLOPs"),
     *("learning rate", "seeds", "metric", "study"),
 )
 BOUNDS = ("state bytes", "parameters", "training FLOPs")
@@ -28,7 +28,7 @@ NOTE = (
 def leaderboard(rows: Sequence[Row]) -> PageTable:
     """The table of all models."""
     lines = [_line(study, arm) for study in studies(rows) for arm in curves(study)]
-    lines.sort(key=lambda line: [cell.text for cell in line.cells[1:2]] + [-(line.cells[3].key or 0.0)])
+    lines.sort(key=lambda line: (line.cells[COLUMNS.index("task")].text, -(line.cells[1].key or 0.0)))
     return PageTable("leaderboard", "All models", NOTE, COLUMNS, tuple(lines))
 
 
@@ -46,9 +46,9 @@ def _line(study: Sequence[Row], arm: str) -> TableLine:
     mean = sum(points[longest]) / len(points[longest])
     return TableLine((
         TableCell(arm, kind="text"),
-        TableCell(row.task, kind="text"),
-        TableCell(count(longest), float(longest)),
         TableCell(spread(points[longest]), mean),
+        TableCell(count(longest), float(longest)),
+        TableCell(row.task, kind="text"),
         TableCell(count(extrapolation_length(points))),
         TableCell("" if chance is None else share(chance)),
         TableCell(count(row.state_bytes), float(row.state_bytes)),

@@ -148,7 +148,7 @@ def test_results_become_a_page(hub: tuple[str, Hub], published: dict) -> None:
     card = open_card(found["README.md"].decode()).data
     assert (card["sdk"], card["app_file"], card["license"]) == ("static", "index.html", "apache-2.0")
     assert b'id="leaderboard"' in found["index.html"]
-    assert found["leaderboard.csv"].startswith(b"model,task,longest,value there,")
+    assert found["leaderboard.csv"].startswith(b"model,value,at length,task,")
     # What has not changed is neither sent nor committed again.
     assert not [line for line in published["space_log"] if line.startswith("PUT")]
     assert [commit.title for commit in hub[1].repos["space", "me/leaderboard"].commits.values()] == [

@@ -20,7 +20,7 @@ def test_each_model_of_each_study_has_a_line_and_the_best_of_a_task_is_first():
         ("bit_parity", "attention"), ("bit_parity", "lstm"), ("dyck", "lru"),
     ]  # fmt: skip
     assert lines[1] == {
-        "model": "lstm", "task": "bit_parity", "longest": "128", "value there": "0.700 (0.600, 0.800)",
+        "model": "lstm", "task": "bit_parity", "at length": "128", "value": "0.700 (0.600, 0.800)",
         "reaches": "64", "chance": "0.500", "state bytes": "4,096", "parameters": "12,345",
         "training FLOPs": "2.21e+09", "learning rate": "0.001", "seeds": "2", "metric": "token accuracy",
         "study": lines[1]["study"],
