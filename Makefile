@@ -35,7 +35,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 PYTEST := -m pytest -q -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs test test-slow test-lowest test-matrix test-gpu check format bench clean distclean
+.PHONY: help setup demo docs test test-slow test-lowest test-matrix test-tools test-transformers test-gpu check format bench \
+  clean distclean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1 :: /' | awk -F ' :: ' '{printf "%-16s%s\n", $$1, $$2}'
@@ -66,6 +67,21 @@ test: $(READY)  ## run the tests
 test-slow: export HF_HUB_OFFLINE := 1
 test-slow: $(READY)  ## run the tests marked slow
 	$(RUN) $(PYTEST) -m slow --timeout 900
+
+# Built from source distributions in part, so in an environment of their own.
+.venv-tools/.ready: pyproject.toml $(CONSTRAINTS)
+	$(PYTHON) -m venv --clear .venv-tools
+	.venv-tools/bin/python -m pip install -q -c $(CONSTRAINTS) torch
+	.venv-tools/bin/python -m pip install -q -c $(CONSTRAINTS) -e '.[cpu,tools]' pytest pytest-timeout
+	@touch $@
+
+test-tools: export HF_HUB_OFFLINE := 1
+test-tools: .venv-tools/.ready  ## run the tests that need the packages of the extra `tools`: PEFT, TRL, lm-eval
+	.venv-tools/bin/python -m pytest -q -m tools tests/tools
+
+test-transformers: $(READY)  ## run the common tests of transformers on all types; they are fetched once
+	tests="$$($(RUN) tests/upstream/fetch.py)" && HF_HUB_OFFLINE=1 HF_MEMORY_TRANSFORMERS_TESTS="$$tests" \
+	  $(RUN) -m pytest -q -c tests/upstream/pytest.ini --rootdir . -n $(WORKERS) --dist loadscope tests/upstream
 
 test-gpu: export HF_HUB_OFFLINE := 1
 test-gpu: $(READY)  ## run the tests that need a CUDA device or the kernels' packages
@@ -114,4 +130,4 @@ clean:  ## remove caches and build products; results stay
 	find . -path './.venv*' -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean  ## remove the environments as well
-	rm -rf $(VENV) $(LOWEST_VENV) $(MATRIX:%=.venv-%)
+	rm -rf $(VENV) $(LOWEST_VENV) .venv-tools $(MATRIX:%=.venv-%)

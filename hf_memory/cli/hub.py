@@ -1,52 +1,60 @@
 """The commands that push: ``hf-memory push`` and ``hf-memory data push``."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from hf_memory.cli.options import Configs, Every, Keywords, Processes, TaskName, chosen_configs
 
-RepoId = Annotated[str, typer.Option(help="Repository on the Hub, <namespace>/<name>; made where it does not exist.")]
+REPO_HELP = "Repository on the Hub, <namespace>/<name>; made where it does not exist."
+RepoId = Annotated[str, typer.Option(help=REPO_HELP)]
 Revision = Annotated[str | None, typer.Option(help="Branch to push to; the main branch by default.")]
 Private = Annotated[bool, typer.Option(help="Make a new repository private.")]
 
 
 def push(
     source: Annotated[Path, typer.Argument(help="Folder of a checkpoint, or of result rows.")],
-    repo_id: RepoId,
+    repo_id: Annotated[str | None, typer.Option(help=REPO_HELP)] = None,
+    space: Annotated[
+        str | None, typer.Option(help="Space that shows result rows as a page, <namespace>/<name>.")
+    ] = None,
     results: Annotated[Path | None, typer.Option(help="Result rows of the checkpoint, for its card.")] = None,
     task: Annotated[str | None, typer.Option(help="Task whose tokenizer goes with it; that of the rows else.")] = None,
     revision: Revision = None,
     private: Private = False,
     message: Annotated[str | None, typer.Option(help="Title of the commit.")] = None,
+    license: Annotated[str | None, typer.Option(help="License of a checkpoint's weights, as the Hub names it.")] = None,
     allow_pickle: Annotated[bool, typer.Option(help="Read pickled weights; safetensors are pushed.")] = False,
 ) -> None:
-    """Push a checkpoint with its code and card, or result rows as a dataset.
+    """Push a checkpoint with its code and card, or result rows as a dataset, as a page, or as both.
 
-    Examples: `hf-memory push runs/lstm --repo-id me/lstm --results results` and
-    `hf-memory push results --repo-id me/memory-results`
+    Examples: `hf-memory push runs/lstm --repo-id me/lstm --results results`,
+    `hf-memory push results --repo-id me/memory-results` and `hf-memory push results --space me/leaderboard`
     """
+    if repo_id is None and space is None:
+        raise ValueError("give --repo-id, or --space for a page of result rows")
+    options: dict[str, Any] = {"revision": revision, "private": private or None, "commit_message": message}
     if (source / "config.json").is_file() or not _holds_rows(source):
         from hf_memory.hub.checkpoints import push as push_model
 
-        commit = push_model(
-            source,
-            repo_id,
-            results=results,
-            task=task,
-            revision=revision,
-            private=private or None,
-            commit_message=message,
-            allow_pickle=allow_pickle,
+        if repo_id is None or space is not None:
+            raise ValueError(f"{source} is a checkpoint; --space is for result rows, and --repo-id says where it goes")
+        own: dict[str, Any] = {"results": results, "task": task, "license": license, "allow_pickle": allow_pickle}
+        typer.echo(push_model(source, repo_id, **own, **options).commit_url)
+        return
+    if results is not None or task is not None or license is not None or allow_pickle:
+        raise ValueError(
+            f"{source} holds result rows; --results, --task, --license and --allow-pickle are for checkpoints"
         )
-    else:
+    if repo_id is not None:
         from hf_memory.hub.datasets import push_results
 
-        if results is not None or task is not None or allow_pickle:
-            raise ValueError(f"{source} holds result rows; --results, --task and --allow-pickle are for checkpoints")
-        commit = push_results(source, repo_id, revision=revision, private=private or None, commit_message=message)
-    typer.echo(commit.commit_url)
+        typer.echo(push_results(source, repo_id, **options).commit_url)
+    if space is not None:
+        from hf_memory.hub.spaces import push_space
+
+        typer.echo(push_space(source, space, **options).commit_url)
 
 
 def push_data(

@@ -4,7 +4,6 @@ import inspect
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import datasets
 import numpy as np
@@ -30,6 +29,10 @@ _CITATION = """```bibtex
 ```"""
 
 
+LICENSE = "apache-2.0"
+"""License of what is generated and measured here, unless somebody says another."""
+
+
 def dataset_card(
     published: Mapping[str, Specification],
     stored: Mapping[str, datasets.DatasetDict],
@@ -47,10 +50,10 @@ def dataset_card(
     task = next(iter(published.values())).task
     data = DatasetCardData(
         pretty_name=f"hf_memory: {task.key.replace('_', ' ')}",
-        license="apache-2.0",
-        task_categories=["time-series-forecasting" if task.problem_type == "regression" else _CATEGORIES[task.head]],
+        license=LICENSE,
+        task_categories=[task_category(task)],
         tags=["synthetic", "sequence-modeling", "length-generalization", task.category, "hf_memory"],
-        size_categories=[_size_category(sum(len(split) for split in rows.values()) for rows in stored.values())],
+        size_categories=[size_category(sum(len(split) for rows in stored.values() for split in rows.values()))],
         configs=[
             {
                 "config_name": name,
@@ -213,8 +216,13 @@ def _distinct(split: datasets.Dataset) -> np.ndarray:
     return np.unique(np.concatenate([row_hashes(rows.input_ids[place]) for place in places]))
 
 
-def _size_category(counts: Any) -> str:
-    total = sum(counts)
+def task_category(task: Task) -> str:
+    """The category of the Hub that a task belongs to."""
+    return "time-series-forecasting" if task.problem_type == "regression" else _CATEGORIES[task.head]
+
+
+def size_category(total: int) -> str:
+    """The size of the Hub that a number of rows has."""
     for name, limit in (("n<1K", 10**3), ("1K<n<10K", 10**4), ("10K<n<100K", 10**5), ("100K<n<1M", 10**6)):
         if total < limit:
             return name

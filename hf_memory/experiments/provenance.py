@@ -83,8 +83,12 @@ def config_digest(config: Any) -> str:
     """Digest of what a config says of the model, without versions and other notes of the one who saved it.
 
     A field that joined its config later counts where it differs from its default, so that digests of before stand.
+    Of labels their number counts, under the names that transformers gives them where nobody does.
     """
     values = json.loads(config.to_json_string(use_diff=False))
+    if isinstance(values.get("id2label"), dict):
+        plain = {label: f"LABEL_{label}" for label in values["id2label"]}
+        values |= {"id2label": plain, "label2id": {name: int(label) for label, name in plain.items()}}
     silent = _VOLATILE | unchanged_later_fields(config)
     return digest({key: value for key, value in values.items() if key not in silent and not key.startswith("_")})
 

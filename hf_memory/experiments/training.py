@@ -13,6 +13,7 @@ from transformers import EvalPrediction, PreTrainedModel, Trainer, TrainingArgum
 from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput, HubStrategy
 
+from hf_memory.data.preview import label_text
 from hf_memory.experiments.checkpoints import WholeCheckpoints
 from hf_memory.experiments.metrics import evaluate_predictions
 from hf_memory.mixers.auto import mixer_config, mixer_model
@@ -257,9 +258,19 @@ def config_for_task(mixer: str, task: Task, **fields: Any) -> MemoryConfig:
         task: The task.
         **fields: Further fields of the mixer's config.
     """
-    regression = {"problem_type": "regression"} if task.problem_type == "regression" else {}
-    labels = {} if task.head == "causal" else {"num_labels": task.num_labels, **regression}
-    return mixer_config(mixer, vocab_size=task.vocab_size, **labels, **fields)
+    return mixer_config(mixer, vocab_size=task.vocab_size, **_label_fields(task), **fields)
+
+
+def _label_fields(task: Task) -> dict[str, Any]:
+    """Fields of a config for what the head of a task answers; classes have the names that rows as text show."""
+    if task.head == "causal":
+        return {}
+    if task.problem_type == "regression":
+        return {"num_labels": task.num_labels, "problem_type": "regression"}
+    names = [label_text(task, label) for label in range(task.num_labels)]
+    if len(set(names)) < len(names):
+        raise ValueError(f"label_symbols of {task.key} must be {task.num_labels} distinct names")
+    return {"id2label": dict(enumerate(names)), "label2id": {name: label for label, name in enumerate(names)}}
 
 
 def metrics_for_task(task: Task, length: int) -> Callable[[EvalPrediction], dict[str, float]]:

@@ -77,6 +77,7 @@ def save_for_hub(
     results: Results = None,
     task: Task | str | None = None,
     tags: Sequence[str] = (),
+    license: str | None = None,
     allow_pickle: bool = False,
     max_shard_size: int | str = "50GB",
 ) -> Path:
@@ -90,6 +91,7 @@ def save_for_hub(
             card without a section of results.
         task: Task whose tokenizer is written; by default that of the rows. A tokenizer beside the weights stays.
         tags: Further tags of the card.
+        license: License of the weights, as the Hub names it; that of the card that is there, else Apache-2.0.
         allow_pickle: Read weights that exist as a pickle only. They are written as safetensors.
         max_shard_size: Size above which the weights of a model are split.
 
@@ -97,7 +99,8 @@ def save_for_hub(
         ValueError: The folder holds files; the mixer is unknown; tensors are missing or in excess; the weights are a
             pickle; the task is unknown.
     """
-    prepared = _prepare(source, Path(folder), results, task, tags, allow_pickle, max_shard_size)
+    marks = {"tags": tags, "license": license}
+    prepared = _prepare(source, Path(folder), results, task, marks, allow_pickle, max_shard_size)
     return prepared.write_card(repo_id, None)
 
 
@@ -114,6 +117,7 @@ def push(
     commit_description: str | None = None,
     create_pr: bool = False,
     tags: Sequence[str] | None = None,
+    license: str | None = None,
     allow_pickle: bool = False,
     max_shard_size: int | str | None = "50GB",
 ) -> CommitInfo:
@@ -131,6 +135,7 @@ def push(
         commit_description: Text of the commit.
         create_pr: Open a pull request instead of changing the branch.
         tags: As for :func:`save_for_hub`.
+        license: As for :func:`save_for_hub`.
         allow_pickle: As for :func:`save_for_hub`.
         max_shard_size: As for :func:`save_for_hub`.
 
@@ -142,7 +147,8 @@ def push(
     with working_folder(tempfile.gettempdir(), WORK) as temporary:
         # Whatever is wrong with the checkpoint is found before the Hub is asked for anything.
         folder = temporary / "model"
-        prepared = _prepare(source, folder, results, task, tags or (), allow_pickle, max_shard_size or "50GB")
+        marks = {"tags": tags or (), "license": license}
+        prepared = _prepare(source, folder, results, task, marks, allow_pickle, max_shard_size or "50GB")
         repo_id = make_repo(api, repo_id, "model", revision=revision, private=private, create_pr=create_pr)
         prepared.write_card(repo_id, read_card(api, repo_id, "model", revision))
         title = commit_message or f"Upload {type(prepared.model).__name__}"
@@ -164,11 +170,11 @@ def _prepare(
     folder: Path,
     results: Results,
     task: Task | str | None,
-    tags: Sequence[str],
+    marks: Mapping[str, Any],
     allow_pickle: bool,
     max_shard_size: int | str,
 ) -> _Prepared:
-    """Write everything but the card."""
+    """Write everything but the card, whose tags and license are ``marks``."""
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"folder must be new or empty: {folder} holds files")
     folder.mkdir(parents=True, exist_ok=True)
@@ -190,7 +196,7 @@ def _prepare(
         "rows": own,
         "siblings": rows,
         "commands": list(dict.fromkeys(commands[row.cell] for row in own if row.cell in commands)),
-        "tags": tags,
+        **marks,
         "has_tokenizer": (folder / _TOKENIZER[0]).is_file(),
     }
     return _Prepared(folder, model, card, local_card)

@@ -46,7 +46,7 @@ def upload(
         api: The client.
         folder: The folder.
         repo_id: The repository.
-        repo_type: ``model`` or ``dataset``.
+        repo_type: ``model``, ``dataset`` or ``space``.
         title: Title of the commit.
         text: Further text of the commit.
         revision: Branch.
@@ -84,9 +84,11 @@ def make_repo(
     with explained(repo_id, revision):
         if "/" in repo_id and not api.repo_exists(repo_id, repo_type=repo_type):
             other = "dataset" if repo_type == "model" else "model"
-            if api.repo_exists(repo_id, repo_type=other):
+            if repo_type != "space" and api.repo_exists(repo_id, repo_type=other):
                 raise HubError(f"repo_id: {repo_id} is a {other} repository; choose another name for the {repo_type}")
-        name = api.create_repo(repo_id, repo_type=repo_type, private=private, exist_ok=True).repo_id
+        sdk = "static" if repo_type == "space" else None
+        made = api.create_repo(repo_id, repo_type=repo_type, private=private, exist_ok=True, space_sdk=sdk)
+        name = made.repo_id
         if revision not in (None, MAIN) and not create_pr and not str(revision).startswith("refs/"):
             api.create_branch(name, repo_type=repo_type, branch=str(revision), exist_ok=True)
     return name

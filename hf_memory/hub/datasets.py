@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from huggingface_hub import CommitInfo, DatasetCard, DatasetCardData, HfApi
 
 from hf_memory.data.benchmark import BENCHMARK, benchmark_yaml
+from hf_memory.data.cards import LICENSE, size_category, task_category
 from hf_memory.data.folders import working_folder
 from hf_memory.data.parquet import Configurations, config_names, export
 from hf_memory.data.specification import Specification, specify
@@ -33,7 +34,7 @@ from hf_memory.hub.results import rows_from_table, rows_table
 from hf_memory.hub.sections import FIGURES, results_section
 from hf_memory.reports.length_plots import save_figures
 from hf_memory.storage import encode, write_text
-from hf_memory.tasks import task_class
+from hf_memory.tasks import TASKS, make_task, task_class
 
 ROWS, CELLS = "rows.parquet", "cells.parquet"
 
@@ -184,7 +185,13 @@ def _results_card(repo_id: str, rows: Sequence[Row]) -> DatasetCard:
     tasks, cells = sorted({row.task for row in rows}), {row.cell for row in rows}
     configs = [{"config_name": "rows", "data_files": ROWS, "default": True}]
     configs += [{"config_name": "cells", "data_files": CELLS}]
-    data = DatasetCardData(tags=["hf_memory", "results", *tasks], configs=configs)
+    data = DatasetCardData(
+        license=LICENSE,
+        task_categories=sorted({task_category(make_task(task)) for task in tasks if task in TASKS}),
+        size_categories=[size_category(len(rows))],
+        tags=["hf_memory", "results", *tasks],
+        configs=configs,
+    )
     text = (
         f"# {repo_id.split('/')[-1]}\n\n{len(rows)} result rows of {len(cells)} runs on {', '.join(tasks)}. The "
         "configuration `rows` has one line for each evaluation of a model on a split; `cells` holds what defines each "

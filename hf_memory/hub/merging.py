@@ -16,8 +16,11 @@ from huggingface_hub.repocard import REGEX_YAML_BLOCK
 BEGIN, END = "<!-- hf_memory: begin -->", "<!-- hf_memory: end -->"
 """Marks around the part of a card that is written here and replaced by the next push."""
 
-OWN_ARGUMENT = "weights_sha256"
-"""Argument by which a metric in a ``model-index`` is known as one that was written here."""
+OWN_ARGUMENT = "data_version"
+"""Argument of the dataset by which a result in a ``model-index`` is known as one that was written here."""
+
+_FORMER_ARGUMENT = "weights_sha256"
+"""Argument of a metric that was written here before."""
 
 
 def open_card(text: str) -> RepoCard:
@@ -41,9 +44,11 @@ def set_fields(card: RepoCard, fields: Mapping[str, Any]) -> None:
 
 
 def merge_card(previous: str, own: RepoCard) -> str:
-    """The text of a card, merged with the one that is there: own fields win, tags are joined."""
+    """The text of a card, merged with the one that is there: own fields win but for a license, tags are joined."""
     card = open_card(previous)
     fields = own.data.to_dict()
+    if card.data.get("license"):
+        fields.pop("license", None)
     tags = join_tags(card.data.get("tags"), fields.pop("tags", None))
     set_fields(card, fields | ({"tags": tags} if tags else {}))
     card.text = merge_text(card.text, own.text)
@@ -75,17 +80,21 @@ def merge_index(stood: Sequence[Mapping[str, Any]] | None, own: Sequence[Mapping
 
 
 def _without_own(index: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A ``model-index`` without the metrics that were written here."""
+    """A ``model-index`` without what was written here."""
     kept = []
     for entry in index:
         results = []
         for result in entry.get("results", []):
-            metrics = [found for found in result.get("metrics", []) if OWN_ARGUMENT not in (found.get("args") or {})]
-            if metrics:
+            metrics = [metric for metric in result.get("metrics", []) if not _has(metric, _FORMER_ARGUMENT)]
+            if metrics and not _has(result.get("dataset", {}), OWN_ARGUMENT):
                 results.append({**result, "metrics": metrics})
         if results:
             kept.append({**entry, "results": results})
     return kept
+
+
+def _has(described: Mapping[str, Any], argument: str) -> bool:
+    return argument in (described.get("args") or {})
 
 
 def _listed(value: Any) -> list[Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from huggingface_hub.repocard_data import eval_results_to_model_index
 from transformers import PreTrainedModel
 
+from hf_memory.data.cards import LICENSE
 from hf_memory.experiments.metrics import extrapolation_length
 from hf_memory.experiments.results import Row
 from hf_memory.experiments.summary import best_learning_rate, curves, studies, study_key, title
@@ -31,6 +32,7 @@ def model_card(
     siblings: Sequence[Row] = (),
     commands: Sequence[str] = (),
     tags: Sequence[str] = (),
+    license: str | None = None,
     has_tokenizer: bool = False,
     previous: str = "",
 ) -> str:
@@ -43,11 +45,13 @@ def model_card(
         siblings: Rows of the same search, from which the curve over learning rates is read.
         commands: Commands that trained it.
         tags: Further tags.
+        license: License of the weights, as the Hub names it. By default that of the card that is there already, else
+            that of the package, whose code goes with them.
         has_tokenizer: Whether a tokenizer lies beside the weights.
         previous: The card that is there already.
     """
     card = open_card(previous)
-    set_fields(card, _metadata(card.data.to_dict(), model, repo_id, rows, tags))
+    set_fields(card, _metadata(card.data.to_dict(), model, repo_id, rows, tags, license))
     parts = [
         f"# {repo_id.split('/')[-1]}\n\n{_opening(model, rows)}",
         _facts(model, rows),
@@ -62,12 +66,19 @@ def model_card(
 
 
 def _metadata(
-    stood: Mapping[str, Any], model: PreTrainedModel, repo_id: str, rows: Sequence[Row], tags: Sequence[str]
+    stood: Mapping[str, Any],
+    model: PreTrainedModel,
+    repo_id: str,
+    rows: Sequence[Row],
+    tags: Sequence[str],
+    license: str | None,
 ) -> dict[str, Any]:
     """Own metadata of a card, joined with those that stood there; None for a field that falls away."""
     pipeline = next((name for suffix, name in PIPELINES.items() if type(model).__name__.endswith(suffix)), None)
-    own = {"library_name": "transformers"} | ({"pipeline_tag": pipeline} if pipeline else {})
+    own = {"license": license or stood.get("license") or LICENSE, "library_name": "transformers"}
+    own |= {"pipeline_tag": pipeline} if pipeline else {}
     tags = ["hf_memory", model.config.model_type.removeprefix("memory_"), *(row.task for row in rows), *tags]
+    own["datasets"] = join_tags(stood.get("datasets"), [f"hf_memory/{row.task}" for row in rows]) or None
     entries = model_index_results(rows, pipeline or "other")
     index = eval_results_to_model_index(repo_id.split("/")[-1], entries) if entries else []
     merged = merge_index(stood.get("model-index"), index) or None

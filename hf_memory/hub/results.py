@@ -55,31 +55,26 @@ def preset_of(row: Row) -> str | None:
 
 
 def model_index_results(rows: Sequence[Row], task_type: str) -> list[EvalResult]:
-    """The rows as entries of a card's ``model-index``, one for each metric that has a finite value."""
-    found = []
-    for row in rows:
-        for name, measured in row.metrics.items():
-            if not math.isfinite(measured.value):
-                continue
-            about = {OWN_ARGUMENT: row.weights_sha256, "targets": measured.denominator}
-            if measured.chance is not None and math.isfinite(measured.chance):
-                about["chance"] = measured.chance
-            found.append(
-                EvalResult(
-                    task_type=task_type,
-                    task_name=row.task,
-                    dataset_type=f"hf_memory/{row.task}",
-                    dataset_name=title([row]),
-                    dataset_config=preset_of(row),
-                    dataset_split=row.split,
-                    dataset_args={"length": row.length, "data_version": row.data_version},
-                    metric_type=name,
-                    metric_name=words(name),
-                    metric_value=measured.value,
-                    metric_args=about,
-                )
-            )
-    return found
+    """The headline values of test splits as entries of a card's ``model-index``, where they are finite.
+
+    That is what the Hub's page of a model shows; all other metrics stand in the rows.
+    """
+    return [
+        EvalResult(
+            task_type=task_type,
+            task_name=row.task,
+            dataset_type=f"hf_memory/{row.task}",
+            dataset_name=title([row]),
+            dataset_config=preset_of(row),
+            dataset_split=row.split,
+            dataset_args={OWN_ARGUMENT: row.data_version},
+            metric_type=row.headline,
+            metric_name=words(row.headline),
+            metric_value=row.value(),
+        )
+        for row in rows
+        if row.split.startswith("test") and math.isfinite(row.value())
+    ]
 
 
 def eval_results_yaml(rows: Sequence[Row]) -> str:

@@ -4,12 +4,14 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForTokenClassification
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer
+from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
 from hf_memory.mixers import MIXERS, OUTSIDE, mixer_module
 from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
 from hf_memory.models.modeling import MemoryModel, MemoryPreTrainedModel, Mixer
+from hf_memory.models.tokenization import TaskTokenizer
 from hf_memory.names import check_names
 
 HEADS = {"base": "Model", "causal": "ForCausalLM", "token_classification": "ForTokenClassification"}
@@ -115,7 +117,8 @@ def _check_pair(config: type[MemoryConfig], mixer: type[Mixer]) -> str:
 
 
 def register_all() -> None:
-    """Register every config and model with the Auto classes; calling it again changes nothing."""
+    """Register every config and model with the Auto classes, and the tokenizer; calling it again changes nothing."""
+    AutoTokenizer.register(MemoryConfig, TaskTokenizer, exist_ok=True)
     for key in model_keys():
         _register(key)
 
@@ -124,6 +127,7 @@ def _register(key: str) -> None:
     cls = config_class(key)
     AutoConfig.register(cls.model_type, cls, exist_ok=True)
     AutoModel.register(cls, model_class(key, "base"), exist_ok=True)
+    MODEL_MAPPING_NAMES[cls.model_type] = model_class(key, "base").__name__  # looked up by name, as those of heads are
     AutoModelForCausalLM.register(cls, model_class(key, "causal"), exist_ok=True)
     AutoModelForTokenClassification.register(cls, model_class(key, "token_classification"), exist_ok=True)
 

@@ -7,8 +7,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
-from transformers import GenerationMixin
-from transformers.generation import utils as generation_utils
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
@@ -18,6 +16,7 @@ from transformers.utils.generic import can_return_tuple
 
 from hf_memory.models.cache import MemoryCache, one_cache
 from hf_memory.models.configuration import MemoryConfig
+from hf_memory.models.generation import MemoryGenerationMixin
 from hf_memory.models.inputs import IGNORE_INDEX, check_columns, check_labels, kept_columns
 from hf_memory.models.layers import State
 from hf_memory.models.modeling import MemoryModel, MemoryPreTrainedModel
@@ -224,7 +223,7 @@ class MemoryHeadModel(MemoryPreTrainedModel):
         return torch.cat(values).view(hidden.shape[:2])
 
 
-class MemoryForCausalLM(MemoryHeadModel, GenerationMixin):
+class MemoryForCausalLM(MemoryHeadModel, MemoryGenerationMixin):
     """A model whose answer is the next token: ``labels[:, t + 1]`` is the target of the output at ``t``."""
 
     shift = 1
@@ -241,29 +240,6 @@ class MemoryForCausalLM(MemoryHeadModel, GenerationMixin):
     def head(self) -> nn.Linear:
         """The language model head."""
         return self.lm_head
-
-    @classmethod
-    def _supports_default_dynamic_cache(cls) -> bool:
-        return False  # the model makes its own cache in the first step
-
-    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Leave the positions to the spine, which counts real tokens.
-
-        Those of ``generate`` go on from the last column of the prompt, and are wrong where that column is padding.
-        """
-        inputs = super().prepare_inputs_for_generation(*args, **kwargs)
-        inputs.pop("position_ids", None)
-        return inputs
-
-    def _update_model_kwargs_for_generation(self, outputs, model_kwargs, *args, **kwargs):
-        model_kwargs = super()._update_model_kwargs_for_generation(outputs, model_kwargs, *args, **kwargs)
-        # Versions up to 5.23 hand the state on as `past_key_values`, later ones as `cache`.
-        names = generation_utils.ALL_CACHE_NAMES
-        for name in names:
-            model_kwargs.pop(name, None)
-        if outputs.cache is not None:
-            model_kwargs["cache" if "cache" in names else "past_key_values"] = outputs.cache
-        return model_kwargs
 
 
 class MemoryForTokenClassification(MemoryHeadModel):

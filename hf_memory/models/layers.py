@@ -112,6 +112,11 @@ class StatefulLayer(nn.Module):
         return torch.zeros(shape, dtype=dtype, device=parameter.device)
 
 
+def bare(layer: nn.Module) -> nn.Module:
+    """A layer without the module that an adapter of PEFT has put in its place."""
+    return layer.get_base_layer() if hasattr(layer, "get_base_layer") else layer
+
+
 class MLP(StatefulLayer):
     """The feed-forward part of a block: act(x W_in) W_out, or (act(x W_gate) * x W_in) W_out where ``mlp_gated``."""
 

@@ -19,6 +19,7 @@ from transformers.utils.generic import can_return_tuple
 
 from hf_memory.models.cache import MemoryCache, check_owner, one_cache, state_owner
 from hf_memory.models.configuration import MemoryConfig
+from hf_memory.models.groups import optim_groups
 from hf_memory.models.inputs import check_inputs, check_kwargs
 from hf_memory.models.layers import (
     MLP,
@@ -26,6 +27,7 @@ from hf_memory.models.layers import (
     ShortConvolution,
     State,
     StatefulLayer,
+    bare,
     join_state,
     make_norm,
     sinusoidal_positions,
@@ -100,9 +102,9 @@ class MemoryBlock(GradientCheckpointingLayer):
 
     @property
     def parts(self) -> dict[str, StatefulLayer]:
-        """The parts of the block that may carry a state, by the prefix of their leaves."""
+        """The parts of the block that may carry a state, by the prefix of their leaves, without what wraps them."""
         named = {"conv": self.conv, "mixer": self.mixer, "mlp": self.mlp}
-        return {name: part for name, part in named.items() if part is not None}
+        return {name: bare(part) for name, part in named.items() if part is not None}
 
     def forward(
         self,
@@ -121,7 +123,7 @@ class MemoryBlock(GradientCheckpointingLayer):
         new: dict[str, State | None] = {}
 
         def run(name: str, inputs: torch.Tensor) -> torch.Tensor:
-            part = self.parts[name]
+            part = getattr(self, name)
             outputs, new[name] = part(inputs, split_state(state, name), lengths, position_ids, return_state)
             return outputs
 
@@ -243,22 +245,7 @@ class MemoryPreTrainedModel(PreTrainedModel):
                 ``ssm_learning_rate``; ``"uniform"`` gives one rate to all, as learning-rate windows need it.
             ssm_learning_rate: Rate of slow parameters; default min(learning_rate, 1e-3).
         """
-        if mode not in ("documented", "uniform"):
-            raise ValueError(f"mode must be 'documented' or 'uniform', got {mode!r}")
-        slow_rate = min(learning_rate, 1e-3) if ssm_learning_rate is None else ssm_learning_rate
-        slow, still = set(), set()
-        for layer in self.modules():
-            if isinstance(layer, StatefulLayer):
-                own = dict(layer.named_parameters())
-                slow.update(id(own[name]) for name in layer.slow_parameters if name in own)
-                marked = (*layer.fp32_parameters, *layer.no_decay_parameters, *layer.slow_parameters)
-                still.update(id(own[name]) for name in marked if name in own)
-        groups: dict[tuple[float, float], list[nn.Parameter]] = {}
-        for parameter in self.parameters():
-            rate = slow_rate if mode == "documented" and id(parameter) in slow else learning_rate
-            decay = 0.0 if id(parameter) in still or parameter.dim() < 2 else weight_decay
-            groups.setdefault((rate, decay), []).append(parameter)
-        return [{"params": group, "lr": rate, "weight_decay": decay} for (rate, decay), group in groups.items()]
+        return optim_groups(self, learning_rate, weight_decay, mode, ssm_learning_rate)
 
 
 class MemoryModel(MemoryPreTrainedModel):
@@ -351,30 +338,39 @@ class MemoryModel(MemoryPreTrainedModel):
         position_ids = layout.position_ids(start, position_ids)
         hidden = self.dropout(self._add_positions(layout.gather(embeds), position_ids))
         states = cache.states if cache is not None and cache.layers else [None] * len(self.layers)
-        run = self._run_stepwise if output_states else self._run
-        every, states, trace = run(hidden, states, layout.lengths, position_ids, use_cache)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
+        if output_states:
+            hidden, every, states, trace = self._run_stepwise(hidden, states, layout, position_ids)
+        else:
+            show = layout.show if output_hidden_states else None
+            hidden, every, states = self._run(hidden, states, layout.lengths, position_ids, use_cache, show)
         if use_cache:
             columns = embeds.shape[1] + (0 if cache is None else cache.num_columns)
             carried = MemoryCache(states, start + layout.counts, columns, self.cache_owner)
         return MemoryModelOutput(
-            last_hidden_state=layout.scatter(self.norm(every[-1])),
+            last_hidden_state=layout.scatter(self.norm(hidden)),
             cache=carried if use_cache else None,
-            hidden_states=tuple(map(layout.scatter, every)) if output_hidden_states else None,
+            hidden_states=tuple(every) if output_hidden_states else None,
             states=tuple(map(layout.scatter_states, trace)) if output_states else None,
         )
 
-    def _run(self, hidden, states, lengths, position_ids, return_state):
-        every, new = [hidden], []
+    def _run(self, hidden, states, lengths, position_ids, return_state, show=None):
+        every, new = [], []
         for layer, state in zip(self.layers, states, strict=True):
+            if show is not None:
+                shown, hidden = show(hidden)
+                every.append(shown)
             hidden, state = layer(hidden, state, lengths, position_ids, return_state)
-            every.append(hidden)
             new.append(state)
-        return every, new, ()
+        if show is not None:
+            shown, hidden = show(hidden)
+            every.append(shown)
+        return hidden, every, new
 
-    def _run_stepwise(self, hidden, states, lengths, position_ids, return_state):
-        growing = [type(layer.mixer).__name__ for layer in self.layers if layer.mixer.growing_state]
+    def _run_stepwise(self, hidden, states, layout, position_ids):
+        mixers = [layer.parts["mixer"] for layer in self.layers]
+        growing = [type(mixer).__name__ for mixer in mixers if mixer.growing_state]
         if growing:
             raise ValueError(
                 f"output_states needs states of fixed size, and that of {growing[0]} grows with the length"
@@ -386,15 +382,17 @@ class MemoryModel(MemoryPreTrainedModel):
         ]
         steps, traces = [], [before]
         for step, column in enumerate(hidden.split(1, dim=1)):
-            now = None if lengths is None else (lengths > step).long()
-            every, states, _ = self._run(column, states, now, position_ids[:, step : step + 1], True)
+            now = None if layout.lengths is None else (layout.lengths > step).long()
+            at = position_ids[:, step : step + 1]
+            _, every, states = self._run(column, states, now, at, True, lambda hidden: (hidden, hidden))
             steps.append(every)
             traces.append(states)
         stacked = [
             {name: torch.stack([trace[index][name] for trace in traces], dim=1) for name in state}
             for index, state in enumerate(states)
         ]
-        return [torch.cat(columns, dim=1) for columns in zip(*steps, strict=True)], states, stacked
+        every = [torch.cat(columns, dim=1) for columns in zip(*steps, strict=True)]
+        return every[-1], list(map(layout.scatter, every)), states, stacked
 
     def _add_positions(self, embeds: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
         if self.config.position_embedding == "sinusoidal":

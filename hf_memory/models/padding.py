@@ -88,6 +88,11 @@ class RowLayout:
             return columns
         return columns.masked_fill(~self.mask.view(*self.mask.shape, *[1] * (columns.dim() - 2)), 0)
 
+    def show(self, columns: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Moved columns in their places, and moved again: what follows from the latter has a gradient in the former."""
+        places = self.scatter(columns)
+        return places, self.gather(places)
+
     def scatter_states(self, trace: State) -> State:
         """State after each original column, from the T + 1 states before, between and after the moved columns."""
         if self.mask is None:

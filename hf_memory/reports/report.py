@@ -6,6 +6,7 @@ Every number on the page is read from result rows.
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from hf_memory.experiments.metrics import extrapolation_length
 from hf_memory.experiments.results import SWEEP_ENDING, Row, recover_rows
@@ -14,7 +15,7 @@ from hf_memory.reports.formats import UNKNOWN, rate, share, span, spread, words
 from hf_memory.reports.length_plots import figure_name, plot_length_curves
 from hf_memory.reports.pages import picture, write_single_page
 from hf_memory.reports.plotting import png
-from hf_memory.reports.tables import to_csv
+from hf_memory.reports.tables import PageTable, TableCell, TableLine, to_csv
 from hf_memory.storage import find_files
 
 Reader = Callable[[str], tuple[list[Row], list[str]]]
@@ -142,20 +143,37 @@ def write_report(
 
 def write_page(rows: Sequence[Row], out: str | Path, heading: str, problems: Sequence[str] = ()) -> Path:
     """Write the page of :func:`write_report` from rows at hand."""
+    sections, files = study_sections(rows)
+    return write_single_page(out, "report.html", files, rows, heading=heading, problems=problems, sections=sections)
+
+
+def study_sections(rows: Sequence[Row]) -> tuple[list[dict[str, Any]], dict[str, bytes]]:
+    """A table and a figure of each study, and the PNG and CSV behind each figure."""
     sections, files = [], {}
     for study in studies(rows):
         image = png(plot_length_curves(study))
         name = figure_name(study)
         files[f"{name}.png"], files[f"{name}.csv"] = image, study_csv(study).encode()
-        lengths, lines = length_table(study)
-        low, high = study[0].train_length
-        sections.append({
-            "title": title(study),
-            "note": note(study),
-            "columns": FACTS,
-            "lengths": lengths,
-            "shades": {length: "trained" if low <= length <= high else "unseen" for length in lengths},
-            "lines": lines,
-            "figure": picture(image, f"{study[0].headline} against test length"),
-        })  # fmt: skip
-    return write_single_page(out, "report.html", files, rows, heading=heading, problems=problems, sections=sections)
+        figure = picture(image, f"{study[0].headline} against test length")
+        sections.append({"title": title(study), "table": _page_table(study, name), "figure": figure})
+    return sections, files
+
+
+def _page_table(study: Sequence[Row], name: str) -> PageTable:
+    """The table of a study, with its values before the facts; lengths seen in training are shaded."""
+    lengths, lines = length_table(study)
+    low, high = study[0].train_length
+    shades = {length: "trained" if low <= length <= high else "" for length in lengths}
+    found = [
+        TableLine(
+            (
+                TableCell(line.name, kind="text"),
+                *(TableCell(text, kind=shades[length]) for length, text in line.cells),
+                *map(TableCell, line.facts),
+            ),
+            line.level,
+        )
+        for line in lines
+    ]
+    text = f"{note(study)} Lengths seen in training are shaded."
+    return PageTable(name, "Values by test length", text, ("mixer", *map(str, lengths), *FACTS), tuple(found), False)

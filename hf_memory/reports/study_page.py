@@ -12,8 +12,8 @@ from hf_memory.reports.pages import picture, write_single_page
 from hf_memory.reports.plotting import Drawing, png, svg
 from hf_memory.reports.study_axes import label_of
 from hf_memory.reports.study_plots import draw_study
-from hf_memory.reports.study_tables import cell_table, place_tables
-from hf_memory.reports.tables import to_csv, to_markdown
+from hf_memory.reports.study_tables import PLACE_FACTS, RUN_FACTS, cell_table, place_tables
+from hf_memory.reports.tables import PageTable, to_csv, to_markdown
 from hf_memory.reports.verdict_plots import verdict_drawing
 from hf_memory.reports.verdict_tables import changed_table, replication_table, verdict_table
 from hf_memory.studies.judging import judge_study
@@ -85,11 +85,17 @@ def _section(study: Study, again: Replication | None) -> tuple[dict[str, Any], d
         "title": f"{recipe.title or recipe.name}, profile {recipe.profile}",
         "facts": {"Claim": recipe.claim, "Source": recipe.source, "What differs from the source": recipe.paper},
         "notes": _notes(study),
-        "claims": claims,
-        "tables": tables,
+        "claims": [table.led_by("verdict", "seeds") for table in claims],
+        "tables": [table.led_by(*_leading(table)) for table in tables],
         "figures": figures,
     }
     return section, files
+
+
+def _leading(table: PageTable) -> list[str]:
+    """The columns of a table that hold its outcomes and values."""
+    facts = {*PLACE_FACTS, *RUN_FACTS, "cell"} - {"outcome"}
+    return [name for name in table.columns if name not in facts]
 
 
 def _drawing_files(drawing: Drawing) -> dict[str, bytes]:

@@ -37,6 +37,18 @@ class PageTable:
     lines: tuple[TableLine, ...]
     filter: bool = True
 
+    def head_kind(self, column: int) -> str:
+        """Classes that the head of a column shares with its cells."""
+        words = self.lines[0].cells[column].kind.split() if self.lines else []
+        return " ".join(word for word in words if word in ("text", "trained"))
+
+    def led_by(self, *names: str) -> "PageTable":
+        """The same table with these columns behind the first one: what matters is seen where few columns fit."""
+        wanted = [self.columns.index(name) for name in names if name in self.columns]
+        order = [0, *wanted, *(i for i in range(1, len(self.columns)) if i not in wanted)]
+        lines = tuple(dataclasses.replace(line, cells=tuple(line.cells[i] for i in order)) for line in self.lines)
+        return dataclasses.replace(self, columns=tuple(self.columns[i] for i in order), lines=lines)
+
     def texts(self) -> list[list[str]]:
         """The texts of all lines."""
         return [[cell.text for cell in line.cells] for line in self.lines]

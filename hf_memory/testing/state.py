@@ -228,3 +228,20 @@ def test_transition_spectrum_has_an_interval_for_each_token(key):
             assert spectrum.shape == (2, 5, 2)
             assert torch.isfinite(spectrum).all()
             assert (spectrum[..., 0] <= spectrum[..., 1]).all()
+
+
+@pytest.mark.parametrize("padding", ["none", "right", "left"])
+def test_hidden_states_are_in_the_graph_whatever_the_padding(key, padding):
+    model = make(key, dtype=torch.float64)
+    ids, mask = tokens(), torch.ones(3, 12, dtype=torch.int64)
+    if padding != "none":
+        mask[0, slice(7, None) if padding == "right" else slice(0, 5)] = 0
+    embeds = model.get_input_embeddings()(ids).detach().requires_grad_()
+    outputs = model(inputs_embeds=embeds, attention_mask=mask, labels=ids, output_hidden_states=True)
+    assert len(outputs.hidden_states) == 3
+    found = torch.autograd.grad(outputs.loss, [*outputs.hidden_states, embeds])
+    close(found[0], found[-1], 1e-12)  # nothing but moves stands between the embeddings and the first block
+    for gradient in found:
+        assert (gradient[mask.bool()].abs().amax(-1) > 0)[:-1].float().mean() > 0.5
+        assert not gradient[~mask.bool()].any()
+    assert not any(hidden[~mask.bool()].any() for hidden in outputs.hidden_states)

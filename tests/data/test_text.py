@@ -82,8 +82,41 @@ def test_an_unknown_word_raises_and_no_id_is_padding() -> None:
     tokenizer = task_tokenizer(make_task("dyck"))
     assert tokenizer.pad_token_id is None
     assert tokenizer("( [ ] )")["input_ids"] == [0, 1, 4, 3]
-    with pytest.raises(Exception, match="UNK"):
-        tokenizer("( x")
+    for read in (tokenizer, tokenizer.tokenize, tokenizer.encode, lambda text: tokenizer(["( )", text])):
+        with pytest.raises(
+            ValueError, match=r"text: 'x' is no symbol of this task; its symbols are \( \[ \{ \) \] \}$"
+        ):
+            read("( x")
+
+
+def test_what_is_loaded_names_an_unknown_word_too(tmp_path: Path) -> None:
+    task_tokenizer(make_task("bit_parity")).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="text: '2' is no symbol of this task; its symbols are 0 1$"):
+        AutoTokenizer.from_pretrained(tmp_path)("0 1 2")
+
+
+def test_words_of_ones_own_have_the_ids_after_those_of_the_task(tmp_path: Path) -> None:
+    law = make_task("dyck")
+    tokenizer = task_tokenizer(law, eos_token="<eos>", pad_token="<pad>", unk_token="<unk>")
+    tokenizer.save_pretrained(tmp_path)
+    for form in (tokenizer, AutoTokenizer.from_pretrained(tmp_path)):
+        assert (form.eos_token_id, form.pad_token_id, form.unk_token_id) == (6, 7, 8)
+        assert len(form) == law.vocab_size + 3 == 9
+        assert form("( x ) <eos>")["input_ids"] == [0, 8, 3, 6]
+        batch = form(["( ) [", "("], padding=True)
+        assert batch["input_ids"] == [[0, 3, 1], [0, 7, 7]]
+        assert batch["attention_mask"] == [[1, 1, 1], [1, 0, 0]]
+        assert form.decode([0, 3, 6, 7], skip_special_tokens=True) == " ( )"
+    assert task_tokenizer(law, pad_token="_").pad_token_id == 6
+    for words, name in (
+        ({"eos_token": "("}, "eos_token"),
+        ({"pad_token": "a b"}, "pad_token"),
+        ({"unk_token": ""}, "unk_token"),
+    ):
+        with pytest.raises(ValueError, match=f"{name} must be a word without blanks that is no symbol of dyck"):
+            task_tokenizer(law, **words)
+    with pytest.raises(ValueError, match="eos_token must be a word"):
+        task_tokenizer(law, eos_token="<x>", pad_token="<x>")
 
 
 def test_symbols_that_are_no_words_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

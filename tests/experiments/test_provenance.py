@@ -25,3 +25,10 @@ def test_a_field_that_joins_later_leaves_the_digests_of_before():
         config_digest(Extended(vocab_size=6)) == config_digest(MemoryLRUConfig(vocab_size=6)) != config_digest(before)
     )
     assert [field.name for field in dataclasses.fields(Extended) if field.metadata.get("later")] == ["gain"]
+
+
+def test_names_of_labels_do_not_count_and_their_number_does():
+    plain = MemoryLRUConfig(vocab_size=5, num_labels=3)
+    named = MemoryLRUConfig(vocab_size=5, id2label={0: "a", 1: "b", 2: "c"}, label2id={"a": 0, "b": 1, "c": 2})
+    assert named.id2label == {0: "a", 1: "b", 2: "c"}
+    assert config_digest(named) == config_digest(plain) != config_digest(MemoryLRUConfig(vocab_size=5, num_labels=4))

@@ -1,6 +1,6 @@
 """A small Hub on loopback: enough of the HTTP interface for the real clients to push, list, load and fail.
 
-It keeps repositories of models and datasets in memory (``store.py``), answers small text files
+It keeps repositories of models, datasets and Spaces in memory (``store.py``), answers small text files
 directly and redirects large ones, and can be told to refuse or to cut a connection (``POST /control``).
 """
 
@@ -115,6 +115,8 @@ def create(h: Handler) -> None:
     if (kind, repo_id) in h.hub.repos:
         h.answer({"error": "You already created this repo", "url": url}, 409)
         return
+    if kind == "space" and given.get("sdk") != "static":
+        raise Refusal(400, "", "sdk must be one of static")
     h.hub.repos[kind, repo_id] = Repo(kind, repo_id, given.get("visibility") == "private")
     h.answer({"url": url, "name": repo_id})
 
@@ -289,7 +291,7 @@ def commits(h: Handler, kind: str, name: str, revision: str) -> None:
 
 
 def resolve(h: Handler, name: str, revision: str, path: str, prefix: str | None = None) -> None:
-    kind = {"datasets/": "dataset", None: "model"}[prefix]
+    kind = {"datasets/": "dataset", "spaces/": "space", None: "model"}[prefix]
     _, found = h.commit_at(kind, name, revision)
     headers = {"X-Repo-Commit": found.oid}
     if path not in found.files:
@@ -317,7 +319,7 @@ def control(h: Handler) -> None:
 
 
 _NAME = r"(?P<name>[^/]+/[^/]+)"
-_REPO = rf"/api/(?P<kind>model|dataset)s/{_NAME}"
+_REPO = rf"/api/(?P<kind>model|dataset|space)s/{_NAME}"
 ROUTES: list[tuple[str, str, Callable[..., None]]] = [
     ("GET POST", "/control", control),
     ("POST", "/api/repos/create", create),
@@ -334,10 +336,10 @@ ROUTES: list[tuple[str, str, Callable[..., None]]] = [
     ("POST", rf"{_REPO}/paths-info/(?P<revision>[^/]+)", paths_info),
     ("POST", rf"{_REPO}/preupload/(?P<revision>[^/]+)", preupload),
     ("POST", rf"{_REPO}/commit/(?P<revision>[^/]+)", commit),
-    ("POST", r"/(?P<name>(?:datasets/)?[^/]+/[^/]+)\.git/info/lfs/objects/batch", lfs_batch),
+    ("POST", r"/(?P<name>(?:datasets/|spaces/)?[^/]+/[^/]+)\.git/info/lfs/objects/batch", lfs_batch),
     ("PUT", r"/large/(?P<oid>\w+)", put_large),
     ("GET HEAD", r"/large/(?P<oid>\w+)", get_large),
-    ("GET HEAD", rf"/(?P<prefix>datasets/)?{_NAME}/resolve/(?P<revision>[^/]+)/(?P<path>.+)", resolve),
+    ("GET HEAD", rf"/(?P<prefix>datasets/|spaces/)?{_NAME}/resolve/(?P<revision>[^/]+)/(?P<path>.+)", resolve),
 ]
 
 

@@ -61,6 +61,9 @@ def test_own_results_are_replaced_and_those_of_others_stay() -> None:
     assert merge_index([entry(OURS)], [new]) == [new]
     assert merge_index([entry(OURS, THEIRS, name="theirs")], [new]) == [both]
     assert merge_index([entry(OURS), entry(THEIRS, name="theirs")], []) == [entry(THEIRS, name="theirs")]
+    ours = entry(THEIRS)
+    ours["results"][0]["dataset"] = {"type": "d", "args": {"data_version": "1.0.0"}}
+    assert merge_index([ours], [new]) == [new]
 
 
 def test_tags_are_one_value_or_several_or_none() -> None:

@@ -6,8 +6,9 @@ import json
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from huggingface_hub import ModelCard
+from huggingface_hub import DatasetCard, ModelCard
 
+from hf_memory.hub.merging import open_card
 from tests.hub.clients import environment, run
 from tests.hub.store import Hub
 
@@ -42,7 +43,7 @@ def test_a_checkpoint_carries_weights_settings_tokenizer_code_card_and_figure(
         *("hf_memory_run.json", "tokenizer.json", "tokenizer_config.json"),
         *("models_cache.py", "models_configuration.py", "models_heads.py", "models_layers.py", "models_modeling.py"),
         *("models_inputs.py", "models_padding.py", "mixers_lru.py", "ops_backends_dispatch.py", "ops_diagonal_scan.py"),
-        *("models_values.py", "ops__graph.py"),
+        *("models_generation.py", "models_groups.py", "models_values.py", "ops__graph.py"),
         *("ops_linear_cross_entropy.py", "ops_short_convolution.py"),
         "figures/hf_memory/bit_parity_at_32_token_accuracy.png",
     }
@@ -136,6 +137,25 @@ def test_results_are_read_back_by_repository(hub: tuple[str, Hub], published: di
     assert [json.loads(cell["definition"])["mixer"] for cell in cells] == ["lru"]
 
 
+def test_results_say_what_they_are_for_whom(hub: tuple[str, Hub], published: dict) -> None:
+    data = DatasetCard(files(hub, "dataset", "ns/results")["README.md"].decode()).data
+    assert (data.license, data.size_categories) == ("apache-2.0", ["n<1K"])
+    assert data.task_categories == ["token-classification"]
+
+
+def test_results_become_a_page(hub: tuple[str, Hub], published: dict) -> None:
+    found = files(hub, "space", "me/leaderboard")
+    card = open_card(found["README.md"].decode()).data
+    assert (card["sdk"], card["app_file"], card["license"]) == ("static", "index.html", "apache-2.0")
+    assert b'id="leaderboard"' in found["index.html"]
+    assert found["leaderboard.csv"].startswith(b"model,value,at length,task,")
+    # What has not changed is neither sent nor committed again.
+    assert not [line for line in published["space_log"] if line.startswith("PUT")]
+    assert [commit.title for commit in hub[1].repos["space", "me/leaderboard"].commits.values()] == [
+        "initial commit", "Page of 3 rows of 1 runs",
+    ]  # fmt: skip
+
+
 def test_a_checkpoint_on_the_hub_is_evaluated(published: dict) -> None:
     rows = dict(published["rows"]["results"])
     assert dict(published["rows"]["evaluated"]) == {"validation": rows["validation"], "test_32": rows["test_32"]}
@@ -165,7 +185,7 @@ def test_a_clean_process_loads_models_and_datasets(loaded: dict) -> None:
 
 def test_a_pipeline_reads_brackets(loaded: dict) -> None:
     assert [word for word, _ in loaded["dyck"]] == ["(", "[", "]", ")"]
-    assert {label for _, label in loaded["dyck"]} <= {"LABEL_0", "LABEL_1"}
+    assert {label for _, label in loaded["dyck"]} <= {"0", "1"}
 
 
 def test_a_clean_process_generates_and_pushes_with_the_code(hub: tuple[str, Hub], loaded: dict) -> None:

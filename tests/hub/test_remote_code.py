@@ -102,7 +102,15 @@ def test_private_helpers_are_exported_where_they_are_needed_and_kernels_never(tm
     names = {path.name for path in tmp_path.glob("*.py")}
     assert names == {
         *("models_cache.py", "models_configuration.py", "models_heads.py", "models_layers.py", "models_modeling.py"),
-        *("models_inputs.py", "models_padding.py", "mixers_lru.py", "ops_backends_dispatch.py", "ops_diagonal_scan.py"),
+        *(
+            "models_generation.py",
+            "models_groups.py",
+            "models_inputs.py",
+            "models_padding.py",
+            "mixers_lru.py",
+            "ops_backends_dispatch.py",
+            "ops_diagonal_scan.py",
+        ),
         *("models_values.py", "ops__graph.py", "ops_linear_cross_entropy.py", "ops_short_convolution.py"),
     }
     namespace: dict = {}

@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, pipeline
 
-from hf_memory.data.preview import symbols
+from hf_memory.data.preview import label_text, symbols
 from hf_memory.data.specification import specify
 from hf_memory.experiments.arguments import main
 
@@ -40,8 +40,11 @@ def test_tokens_are_classified_as_by_the_model(task, data):
     model = AutoModelForTokenClassification.from_pretrained("run").eval()
     with torch.no_grad():
         scores = model(torch.tensor([ids])).logits[0].softmax(-1)
-    assert [entity["entity"] for entity in found] == [model.config.id2label[int(best)] for best in scores.argmax(-1)]
+    assert [entity["entity"] for entity in found] == [label_text(law, int(best)) for best in scores.argmax(-1)]
+    assert model.config.label2id == {label_text(law, label): label for label in range(law.num_labels)}
     np.testing.assert_allclose([entity["score"] for entity in found], scores.amax(-1).numpy(), atol=1e-6)
+    with pytest.raises(ValueError, match="text: 'stranger' is no symbol of this task"):
+        pipeline("token-classification", model="run")(f"{words[0]} stranger")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ import shutil
 
 import pytest
 
+from hf_memory.reports.leaderboard import write_leaderboard
 from hf_memory.reports.report import write_report
+from tests.reports.rows import make_row, make_rows
 from tests.reports.study_examples import VALUES, recipe_of, stored
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -24,21 +26,41 @@ def browser():
             yield opened
 
 
-@pytest.fixture
-def page(browser, tmp_path):
-    """The page of a small sweep, opened from disk; whatever the browser complains of is an error."""
-    recipe = recipe_of()
-    stored(tmp_path / "results" / "tiny", recipe, {**VALUES, ("gru", 1e-2, 0): 0.5})
-    path = write_report(tmp_path / "results", tmp_path / "report")
-    context = browser.new_context(offline=True, viewport={"width": 1200, "height": 900})
-    opened, complaints = context.new_page(), list[str]()
-    opened.on("pageerror", lambda error: complaints.append(str(error)))
-    opened.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    opened.on("requestfailed", lambda request: complaints.append(request.url))
-    opened.goto(path.resolve().as_uri())
-    yield opened
+@contextlib.contextmanager
+def opened(browser, path, width=1200, **options):
+    """A page from disk; whatever the browser complains of is an error."""
+    context = browser.new_context(offline=True, viewport={"width": width, "height": 900}, **options)
+    page, complaints = context.new_page(), list[str]()
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    page.on("requestfailed", lambda request: complaints.append(request.url))
+    page.goto(path.resolve().as_uri())
+    yield page
     context.close()
     assert not complaints
+
+
+def sweep_page(folder):
+    """The page of a small sweep."""
+    recipe = recipe_of()
+    stored(folder / "results" / "tiny", recipe, {**VALUES, ("gru", 1e-2, 0): 0.5})
+    return write_report(folder / "results", folder / "report")
+
+
+@pytest.fixture
+def page(browser, tmp_path):
+    """The page of a small sweep, opened."""
+    with opened(browser, sweep_page(tmp_path)) as found:
+        yield found
+
+
+@pytest.fixture
+def board(tmp_path):
+    """The page of all models."""
+    rows = [row for seed in (0, 1) for row in make_rows("lstm", (1.0, 0.95, 0.8), seed)[1]]
+    rows += make_rows("attention", (1.0, 0.6, 0.75), parameters=900)[1] + make_rows("12e4", (0.5, 0.5, 0.5))[1]
+    rows += [make_row("lru", 64, task="dyck", tokens=None)]
+    return write_leaderboard(rows, tmp_path / "board", "All models")
 
 
 def texts(page, table, column):
@@ -87,3 +109,70 @@ def test_every_picture_is_drawn_and_nothing_is_wider_than_the_page(page, tmp_pat
     assert page.evaluate("document.documentElement.scrollWidth") <= 1200
     shot = page.screenshot(path=str(tmp_path / "page.png"), full_page=True)
     assert len(shot) > 20_000
+
+
+def test_plain_pages_sort_and_digests_are_words(browser, board):
+    with opened(browser, board) as page:
+        page.locator("#leaderboard thead th:nth-child(1) button").click()
+        assert texts(page, "leaderboard", 1) == ["12e4", "attention", "lru", "lstm"]
+        page.locator("#leaderboard thead th:nth-child(8) button").click()  # parameters, of which 12,345 is a number
+        assert texts(page, "leaderboard", 8) == ["900", "12,345", "12,345", "12,345"]
+        study = "bit_parity_at_32_token_accuracy"
+        page.locator(f"#{study} thead th:nth-child(4) button").click()
+        assert texts(page, study, 1)[:3] == ["12e4", "attention", "lstm"]  # chance and baselines stay below
+        page.locator(f"#{study} thead th:nth-child(4) button").click()
+        assert texts(page, study, 1)[:3] == ["lstm", "attention", "12e4"]
+
+
+def test_choices_and_bounds_hide_what_does_not_meet_them(browser, board):
+    with opened(browser, board) as page:
+        task, (state, parameters, flops) = page.locator("select"), page.locator("input[type=number]").all()
+        task.select_option("dyck")
+        assert texts(page, "leaderboard", 1) == ["lru"]
+        task.select_option("")
+        parameters.fill("1000")
+        assert texts(page, "leaderboard", 1) == ["attention"]
+        page.locator("input[data-filter=leaderboard]").fill("lstm")
+        assert texts(page, "leaderboard", 1) == []
+        parameters.fill("")
+        assert texts(page, "leaderboard", 1) == ["lstm"]
+        page.locator("input[data-filter=leaderboard]").fill("")
+        state.fill("100")
+        assert texts(page, "leaderboard", 1) == []
+        state.fill("")
+        flops.fill("3e9")
+        assert "lru" not in texts(page, "leaderboard", 1)  # whose tokens are unknown
+        assert len(texts(page, "leaderboard", 1)) == 3
+
+
+@pytest.mark.parametrize("make", ["sweep", "board"])
+def test_pages_fit_a_telephone_and_show_values_first(browser, tmp_path, board, make):
+    path = sweep_page(tmp_path) if make == "sweep" else board
+    with opened(browser, path, width=400) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400
+        name = "tiny-cpu-chosen" if make == "sweep" else "leaderboard"
+        value = "validation" if make == "sweep" else "value"
+        heads = page.locator(f"#{name} thead th")
+        box = heads.nth(heads.all_inner_texts().index(value)).bounding_box()
+        assert box["x"] + box["width"] <= 400
+        captions = page.evaluate("[...document.querySelectorAll('table')].map(table => table.caption?.offsetWidth)")
+        assert captions and all(width and width <= 400 for width in captions)
+
+
+def luminance(color):
+    red, green, blue = (int(part) for part in color.removeprefix("rgb(").removesuffix(")").split(","))
+    return (0.299 * red + 0.587 * green + 0.114 * blue) / 255
+
+
+def test_dark_pages_are_dark_and_paper_is_light(browser, board):
+    colors = "(() => { const style = getComputedStyle(document.body); return [style.backgroundColor, style.color] })()"
+    with opened(browser, board, color_scheme="dark") as page:
+        paper, ink = map(luminance, page.evaluate(colors))
+        assert paper < 0.15 and ink > 0.85
+        page.emulate_media(media="print", color_scheme="dark")
+        paper, ink = map(luminance, page.evaluate(colors))
+        assert paper == 1 and ink == 0
+        assert not page.locator(".control").first.is_visible()
+    with opened(browser, board) as page:
+        paper, ink = map(luminance, page.evaluate(colors))
+        assert paper == 1 and ink < 0.15

@@ -13,7 +13,7 @@ from tests.reports.rows import make_row
 
 ROOT = Path(__file__).parents[2]
 FILES = {
-    *("base.html", "report.html", "study_page.html", "figure.html", "sortable.html"),
+    *("base.html", "report.html", "study_page.html", "figure.html", "sortable.html", "leaderboard.html"),
     *("page.css", "sortable.js"),
 }
 
