@@ -24,7 +24,7 @@ from hf_memory.experiments.probing.states import (
 
 Way = Literal["chunks", "steps", "whole"]
 
-TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """How far logits of one position may lie apart, relative to their norm, by the type of the weights."""
 
 CHECKED = (24, 7)
@@ -174,7 +174,7 @@ def make_runner(model: PreTrainedModel, chunk: int = 0) -> Runner:
                 reasons.append(f"{way} raise {type(error).__name__}: {error}")
                 continue
             apart = max(_distance(found, whole), _distance(again, whole))
-            if apart <= TOLERANCES.get(model.dtype, 1e-3):
+            if apart <= TOLERANCES.get(model.dtype, 1e-4):
                 runner.reason = "; ".join(reasons)
                 return runner
             reasons.append(f"{way} are {apart:.2g} off one pass")
