@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list, find_executable_batch_size, gather_object
+from accelerate.utils import broadcast_object_list, gather_object
+from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from tqdm.auto import tqdm
 
 from hf_memory.experiments.metrics import MetricValue
@@ -199,16 +200,17 @@ def _answer(session: _Session, jobs: Sequence[Job]) -> list[Answer]:
     accelerator = session.accelerator
     world, rank = (1, 0) if accelerator is None else (accelerator.num_processes, accelerator.process_index)
 
-    @find_executable_batch_size(starting_batch_size=session.batch_size)
-    def run(batch_size: int) -> list[Answer]:
-        session.batch_size = batch_size
-        found: list[Answer] = []
-        for group in _alike(jobs[rank::world]):
-            for first in range(0, len(group), batch_size):
-                found += answer_jobs(session.runner, group[first : first + batch_size])
-        return found
-
-    own = run()
+    own: list[Answer] = []
+    for group in _alike(jobs[rank::world]):
+        while group:
+            try:
+                own += answer_jobs(session.runner, group[: session.batch_size])
+                group = group[session.batch_size :]
+            except RuntimeError as error:
+                if not should_reduce_batch_size(error) or session.batch_size == 1:
+                    raise
+                session.batch_size //= 2
+                clear_device_cache(garbage_collection=True)
     return own if world == 1 else gather_object(own)
 
 

@@ -151,14 +151,12 @@ class Layout:
 
     def token_of(self, words: Sequence[str]) -> dict[str, int]:
         """The words that are one token each, the same at every place of the format, with its id."""
-        found = {}
-        for word in words:
-            pieces = self._sample(word)
-            ids = self.encode("".join(pieces))
-            if ids is None:
-                continue
-            place = len(self.ids.get(self.head, []))
-            token = ids[place] if place < len(ids) else -1
+        samples = [self._sample(word) for word in words]
+        texts = ["".join(pieces) for pieces in samples]
+        encoded = self.encode_all(texts) or [self.encode(text) for text in texts]
+        found, place = {}, len(self.ids.get(self.head, []))
+        for word, pieces, ids in zip(words, samples, encoded, strict=True):
+            token = ids[place] if ids is not None and place < len(ids) else -1
             wanted = [t for piece in pieces for t in ([token] if piece == f" {word}" else self.ids[piece])]
             if ids == wanted:
                 found[word] = token
@@ -166,16 +164,21 @@ class Layout:
 
     def encode(self, text: str) -> list[int] | None:
         """Ids of a text without special tokens; None where the tokenizer cannot write it."""
-        text = text[1:] if self.strip and text.startswith(" ") else text
+        found = self.encode_all([text])
+        return found[0] if found else None
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int] | None] | None:
+        """Ids of texts without special tokens; None for all where the tokenizer raises, as some do at a new word."""
+        cut = [text[1:] if self.strip and text.startswith(" ") else text for text in texts]
         try:
-            ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+            found = self.tokenizer(cut, add_special_tokens=False)["input_ids"]
         except Exception as error:
             # Tokenizers without an unknown token raise what they like, plain exceptions among them.
             if isinstance(error, _UNKNOWN) or type(error) is Exception:
                 return None
             raise
         unknown = getattr(self.tokenizer, "unk_token_id", None)
-        return None if unknown is not None and unknown in ids else list(ids)
+        return [None if unknown is not None and unknown in ids else list(ids) for ids in found]
 
     def unit_size(self, given: int, answer: int) -> int:
         """Tokens of a unit."""
@@ -240,17 +243,24 @@ class Layout:
         """Ids of a query."""
         return [*(ids[number] for number in given), *(self.ids[self.tail] if self.tail else [])]
 
-    def check(self, prompt: Prompt, query: Unit, words: Sequence[str], ids: Sequence[int]) -> None:
-        """Raise a ``ValueError`` unless the tokenizer reads the whole text of a query as the intended ids."""
+    def whole(self, prompt: Prompt, query: Unit, words: Sequence[str], ids: Sequence[int]) -> tuple[str, list[int]]:
+        """The whole text of a query with its answer, and the ids that are intended for it, without leading ones."""
         given, answer = ("".join(f" {words[number]}" for number in part) for part in (query.given, query.answer))
-        found = self.encode(prompt.text + given + self.tail + answer)
         wanted = [*prompt.prefix[len(self.bos) :], *self.suffix(query.given, ids), *(ids[n] for n in query.answer)]
-        if found != wanted:
-            place = next((i for i, pair in enumerate(zip(found or [], wanted, strict=False)) if pair[0] != pair[1]), 0)
-            raise ValueError(
-                f"tokenizer: it merges neighbours in the format {self.format.name!r}: its ids differ from the intended "
-                f"ones at token {place}; give another --format"
-            )
+        return prompt.text + given + self.tail + answer, wanted
+
+    def check(self, prompts: Sequence[tuple[str, list[int]]]) -> None:
+        """Raise a ``ValueError`` unless the tokenizer reads each text as the ids intended for it."""
+        encoded = self.encode_all([text for text, _ in prompts])
+        for number, (_, wanted) in enumerate(prompts):
+            found = None if encoded is None else encoded[number]
+            if found != wanted:
+                pairs = enumerate(zip(found or [], wanted, strict=False))
+                place = next((place for place, pair in pairs if pair[0] != pair[1]), min(len(found or []), len(wanted)))
+                raise ValueError(
+                    f"tokenizer: it merges neighbours in the format {self.format.name!r}: its ids differ from the "
+                    f"intended ones at token {place}; give another --format"
+                )
 
 
 def leading_ids(tokenizer: Any) -> list[int]:

@@ -42,12 +42,16 @@ class Runner:
         way: How it goes on from a state.
         reason: Why it does not go on in chunks; empty where it does.
         chunk: Tokens of a piece of a prefix; 0 for one piece.
+        gives_cache: Whether the model makes a cache by itself and hands it on.
+        keeps_state: Whether it keeps a state on its modules.
     """
 
     model: PreTrainedModel
     way: Way = "whole"
     reason: str = ""
     chunk: int = 0
+    gives_cache: bool = True
+    keeps_state: bool = True
 
     @property
     def device(self) -> torch.device:
@@ -76,9 +80,9 @@ class Runner:
         elif takes(self.model, "num_logits_to_keep"):
             given["num_logits_to_keep"] = max(last, 1)
         name = cache_name(self.model)
-        marks = marks_on_modules(self.model) if keep else {}
+        marks = marks_on_modules(self.model) if keep and self.keeps_state else {}
         fresh = None
-        if state is None and keep and self._gives_no_cache and name:
+        if state is None and keep and not self.gives_cache and name:
             fresh = given[name] = empty_cache(self.model)
         outputs = self.model(input_ids=ids, **given)
         logits = outputs.logits[:, outputs.logits.shape[1] - last :]
@@ -87,13 +91,11 @@ class Runner:
         cache = cache_of(outputs)
         if cache is None:
             cache = fresh if state is None else state.cache
-        kept = changed_on_modules(self.model, marks)
+        kept = changed_on_modules(self.model, marks) if self.keeps_state else {}
         if state is not None:
             kept = {**{place: getattr(*place) for place in state.kept}, **kept}
         columns = ids.shape[1] + (0 if state is None else state.columns)
         return logits, LiveState(name if cache is not None else "", cache, kept, columns)
-
-    _gives_no_cache: bool = False
 
     def prefix(self, ids: torch.Tensor) -> LiveState:
         """Read prefixes (B, T) and return their state."""
@@ -135,12 +137,16 @@ class Runner:
             ValueError: None is found.
         """
         ids = torch.zeros(1, columns, dtype=torch.int64, device=self.device)
+        name = type(self.model).__name__
         with torch.inference_mode():
-            state = self.prefix(ids)
+            try:
+                state = self.prefix(ids)
+            except _FAILURES as error:
+                raise ValueError(f"state: {name} cannot hand its state on ({error}); it cannot be probed") from error
         if not state.numbers():
             raise ValueError(
-                f"state: none is found in what {type(self.model).__name__} hands on or keeps on its modules, so that "
-                "its bytes are not known; this architecture cannot be probed"
+                f"state: none is found in what {name} hands on or keeps on its modules, so that its bytes are not "
+                "known; this architecture cannot be probed"
             )
         return state
 
@@ -159,7 +165,7 @@ def make_runner(model: PreTrainedModel, chunk: int = 0) -> Runner:
     reasons = []
     with torch.inference_mode():
         whole = runner.forward(ids, None, CHECKED[1], keep=False)[0]
-        runner._gives_no_cache = _hands_no_cache_on(runner, ids)
+        _look_for_state(runner, ids)
         for way in ("chunks", "steps"):
             runner.way = way
             try:
@@ -182,13 +188,14 @@ def make_runner(model: PreTrainedModel, chunk: int = 0) -> Runner:
     return runner
 
 
-def _hands_no_cache_on(runner: Runner, ids: torch.Tensor) -> bool:
-    """Whether a model's outputs hold no cache though it takes one."""
-    name = cache_name(runner.model)
+def _look_for_state(runner: Runner, ids: torch.Tensor) -> None:
+    """See whether a model hands a cache on by itself, and whether it keeps anything on its modules."""
     given = {"use_cache": True} if takes(runner.model, "use_cache") else {}
+    marks = marks_on_modules(runner.model)
     with contextlib.suppress(*_FAILURES):
-        return bool(name) and cache_of(runner.model(input_ids=ids[:, :4], **given)) is None
-    return False
+        cache = cache_of(runner.model(input_ids=ids[:, :4], **given))
+        runner.gives_cache = cache is not None or not cache_name(runner.model)
+        runner.keeps_state = bool(changed_on_modules(runner.model, marks))
 
 
 def _distance(found: torch.Tensor, wanted: torch.Tensor) -> float:

@@ -65,7 +65,8 @@ def make_jobs(
     Raises:
         ValueError: The context does not fit the length, or the tokenizer reads a prompt as other ids than intended.
     """
-    jobs = []
+    jobs: list[Job] = []
+    texts: list[tuple[str, list[int]]] = []
     for cluster, vocabulary in enumerate(vocabularies):
         for number in range(rows_per_vocabulary):
             rng = np.random.default_rng([vocabulary.seed, number, case.size])
@@ -75,7 +76,9 @@ def make_jobs(
                 context = row.changed if changed else row.context
                 queries = row.changed_queries if changed else row.queries
                 prompt = layout.prompt(context, before, behind, vocabulary.words, vocabulary.ids)
+                texts += [layout.whole(prompt, query.unit, vocabulary.words, vocabulary.ids) for query in queries]
                 jobs.append(_job(layout, vocabulary, prompt, queries, cluster, number, changed))
+    layout.check(texts)
     return jobs
 
 
@@ -88,10 +91,9 @@ def _job(
     row: int,
     changed: bool,
 ) -> Job:
-    """One prefix with its queries; every whole prompt is encoded and compared."""
+    """One prefix with its queries."""
     suffixes, answers, candidates, distances = [], [], [], []
     for query in queries:
-        layout.check(prompt, query.unit, vocabulary.words, vocabulary.ids)
         answer = [vocabulary.ids[word] for word in query.unit.answer]
         suffixes.append([*layout.suffix(query.unit.given, vocabulary.ids), *answer[:-1]])
         answers.append(answer)

@@ -7,6 +7,7 @@ modules that are no parameters and are others after a pass than before.
 
 import copy
 import dataclasses
+import functools
 import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -113,13 +114,17 @@ def _mark(tensor: torch.Tensor) -> tuple[int, int]:
 
 def cache_name(model: PreTrainedModel) -> str:
     """Name under which a model takes a cache; empty where it takes none."""
-    taken = inspect.signature(model.forward).parameters
-    return next((name for name in CACHE_NAMES if name in taken), "")
+    return next((name for name in CACHE_NAMES if takes(model, name)), "")
 
 
 def takes(model: nn.Module, name: str) -> bool:
     """Whether a model's forward has an argument."""
-    return name in inspect.signature(model.forward).parameters
+    return name in _arguments(type(model))
+
+
+@functools.cache
+def _arguments(cls: type[nn.Module]) -> frozenset[str]:
+    return frozenset(inspect.signature(cls.forward).parameters)
 
 
 def cache_of(outputs: Any) -> Any:
