@@ -19,6 +19,7 @@ from hf_memory.cli.hub import push
 from hf_memory.cli.list import show_mixers_and_tasks, wide_console
 from hf_memory.cli.new import new_app
 from hf_memory.cli.options import TASK_HELP, Config, Keywords
+from hf_memory.cli.probe import export_harness, probe
 from hf_memory.cli.sweep import sweep
 from hf_memory.experiments.grammar import repeat_flags, take_includes
 
@@ -58,6 +59,8 @@ app.add_typer(new_app, name="new")
 app.command("doctor")(doctor)
 app.command("list")(show_mixers_and_tasks)
 app.command("push")(push)
+app.command("probe")(probe)
+app.command("export-harness")(export_harness)
 app.command("sweep")(sweep)
 
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}

@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 from hf_memory.experiments.metrics import MetricValue
 from hf_memory.experiments.probing.formats import FORMATS, Layout
 from hf_memory.experiments.probing.laws import Law
-from hf_memory.experiments.probing.passes import Runner, make_runner
+from hf_memory.experiments.probing.passes import CHUNK, Runner, make_runner
 from hf_memory.experiments.probing.prompts import Case, Job, make_jobs
 from hf_memory.experiments.probing.scores import Answer, Interval, metrics_of, read_answers, recalled_bits
 from hf_memory.experiments.probing.subject import Subject
@@ -98,6 +98,7 @@ def probe_model(
     results: str | os.PathLike[str],
     *,
     accelerator: Accelerator | None = None,
+    chunk: int = CHUNK,
     progress: bool = True,
 ) -> list[Row]:
     """Probe a model, cell by cell; those that are in the folder already are read.
@@ -107,7 +108,7 @@ def probe_model(
             does not allow a probe.
     """
     _check_lengths(subject, plan)
-    session = _Session(subject, make_runner(subject.model), plan, accelerator, batch_size=plan.batch_size)
+    session = _Session(subject, make_runner(subject.model, chunk), plan, accelerator, batch_size=plan.batch_size)
     cells = [(LAWS[task], form, length) for task in plan.tasks for form in plan.formats for length in plan.lengths]
     is_main = accelerator is None or accelerator.is_main_process
     found: list[Row] = []

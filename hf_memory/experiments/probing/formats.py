@@ -204,7 +204,12 @@ class Layout:
         return words
 
     def prompt(
-        self, units: Sequence[Unit], before: Sequence[int], behind: Sequence[int], words: Sequence[str], ids: Sequence[int]
+        self,
+        units: Sequence[Unit],
+        before: Sequence[int],
+        behind: Sequence[int],
+        words: Sequence[str],
+        ids: Sequence[int],
     ) -> Prompt:
         """Write the part of a row before its query, and its intended ids.
 

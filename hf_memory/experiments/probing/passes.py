@@ -27,6 +27,9 @@ Way = Literal["chunks", "steps", "whole"]
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """How far logits of one position may lie apart, relative to their norm, by the type of the weights."""
 
+CHUNK = 8_192
+"""Tokens of a piece of a prefix, where chunks agree with one pass."""
+
 CHECKED = (24, 7)
 """Tokens of the first and of the second chunk of the check."""
 

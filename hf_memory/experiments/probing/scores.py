@@ -58,7 +58,9 @@ class Answer:
         return float(np.exp(among.sum())), float(np.exp(chosen.sum()))
 
 
-def read_answers(logits: torch.Tensor, candidates: torch.Tensor, answers: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+def read_answers(
+    logits: torch.Tensor, candidates: torch.Tensor, answers: torch.Tensor
+) -> tuple[np.ndarray, np.ndarray]:
     """Read what is scored off logits.
 
     Args:

@@ -98,9 +98,7 @@ def tensors_on_modules(model: nn.Module) -> Kept:
 
 def changed_on_modules(model: nn.Module, before: Mapping[tuple[nn.Module, str], tuple[int, int]]) -> Kept:
     """Those that are new since :func:`marks_on_modules`, or were written."""
-    return {
-        place: tensor for place, tensor in tensors_on_modules(model).items() if before.get(place) != _mark(tensor)
-    }
+    return {place: tensor for place, tensor in tensors_on_modules(model).items() if before.get(place) != _mark(tensor)}
 
 
 def marks_on_modules(model: nn.Module) -> dict[tuple[nn.Module, str], tuple[int, int]]:

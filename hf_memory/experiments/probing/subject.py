@@ -114,10 +114,7 @@ def load_subject(
         device_map = None  # nothing to spread over, and disk offloading would only be slower
     check_weights(folder)
     own = {"trust_remote_code": trust_remote_code, "local_files_only": True}
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, **own)
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"checkpoint: {name!r} has no tokenizer that can be loaded ({error})") from error
+    tokenizer = load_tokenizer(folder, name, trust_remote_code)
     try:
         model = AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, device_map=device_map, use_safetensors=True, **own
@@ -127,3 +124,11 @@ def load_subject(
     if device_map is None and device is not None:
         model = model.to(device)
     return Subject(name, model.eval(), tokenizer, weights_digest(folder) if Path(folder).is_dir() else "")
+
+
+def load_tokenizer(folder: str | os.PathLike[str], name: str, trust_remote_code: bool = False) -> Any:
+    """Load a tokenizer from a folder. Raises a ``ValueError`` where there is none."""
+    try:
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"checkpoint: {name!r} has no tokenizer that can be loaded ({error})") from error
