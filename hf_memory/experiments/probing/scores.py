@@ -43,13 +43,11 @@ class Answer:
         """Place of the right word among the candidates (A,)."""
         return np.array([self.query.candidates.index(word) for word in self.query.unit.answer])
 
-    def is_right(self, scores: np.ndarray | None = None) -> bool:
-        """Whether the likeliest candidate is the right one, at each token of the answer; a tie is none."""
+    def is_right(self, scores: np.ndarray | None = None) -> float:
+        """Whether the likeliest candidate is the right one, at each token of the answer; equals share the win."""
         own = self.scores if scores is None else scores
-        place = self.right
-        others = own.copy()
-        others[np.arange(len(place)), place] = -np.inf
-        return bool((own[np.arange(len(place)), place] > others.max(axis=1)).all())
+        chosen = own[np.arange(len(self.right)), self.right][:, None]
+        return float(np.prod(np.where((own > chosen).any(axis=1), 0.0, 1.0 / (own == chosen).sum(axis=1))))
 
     def probabilities(self) -> tuple[float, float]:
         """Probability of the whole right answer among the candidates, and among all ids."""
@@ -125,7 +123,7 @@ def _levels(answers: Sequence[Answer]) -> dict[str, Sequence[float]]:
     return {rule: [answer.query.credits.get(rule, 0.0) for answer in answers] for rule in rules}
 
 
-def calibrate(answers: Sequence[Answer]) -> tuple[list[bool], list[bool]]:
+def calibrate(answers: Sequence[Answer]) -> tuple[list[float], list[float]]:
     """Take the model's preference among the words of a draw off its scores, and ask that preference alone.
 
     The preference for a word is its mean log-probability in all other rows of the draw in which it is a candidate.
@@ -163,13 +161,13 @@ def exchanges(answers: Sequence[Answer]) -> list[tuple[Answer, Answer]]:
     return [(before[a.cluster, a.row, a.number], a) for a in answers if a.changed]
 
 
-def _exchange_shares(pairs: Sequence[tuple[Answer, Answer]]) -> tuple[list[bool], dict[str, Sequence[float]]]:
+def _exchange_shares(pairs: Sequence[tuple[Answer, Answer]]) -> tuple[list[float], dict[str, Sequence[float]]]:
     """Whether the answer followed each exchange, and what rules make of them.
 
     A rule that knows places follows where it names the queried pair, in both contexts alike; a blind guess must be right
     twice.
     """
-    follows = [first.is_right() and second.is_right() for first, second in pairs]
+    follows = [first.is_right() * second.is_right() for first, second in pairs]
     joint: dict[str, Callable[[float, float], float]] = dict.fromkeys(("first_pair", "last_pair"), min)
     rules = dict.fromkeys(rule for first, _ in pairs for rule in first.query.credits)
     levels = {
