@@ -13,7 +13,7 @@ LENGTHS = (64, 128, 512)
 
 
 def test_an_induction_head_set_by_hand_recalls_at_every_length(tmp_path):
-    plan = Plan(tasks=("mqar", "associative_recall"), lengths=LENGTHS, sizes=(8, 16), rows=2)
+    plan = Plan(tasks=("mqar", "associative_recall"), lengths=LENGTHS, sizes=(8, 16), rows=2, vocabularies=2)
     rows = probe_model(Subject("head", induction_head(), word_tokenizer()), plan, tmp_path, progress=False)
     assert {row.split for row in rows} == {
         f"test_{length}{ending}" for length in LENGTHS for ending in ("", "_size16", "_gap0")
