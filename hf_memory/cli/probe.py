@@ -141,6 +141,5 @@ def export_harness(
     files = write_harness(
         out, tokenizer, tuple(task or ["mqar"]), numbers(lengths, "lengths"), format, vocabularies, rows
     )
-    typer.echo(
-        f"{len(files)} files: lm-eval run --include_path {out} --tasks {', '.join(p.stem for p in files if p.suffix == '.yaml')}"
-    )
+    names = ",".join(path.stem for path in files if path.suffix == ".yaml")
+    typer.echo(f"{len(files)} files: lm-eval run --model hf --include_path {out} --tasks {names}")

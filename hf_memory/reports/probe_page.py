@@ -27,9 +27,9 @@ COLUMNS = (
 """Columns of the table of rows."""
 
 _SAYS = (
-    "Brackets hold intervals of 95% that cluster by draw of words. Chance is a blind guess among a row's candidates; the "
-    "best rule is the best of those that remember nothing of the query's key. A recall says what a model does with this "
-    "text, not what its state could hold."
+    "Brackets hold intervals of 95% that cluster by draw of words. Chance is a blind guess among a row's candidates; "
+    "the best rule is the best of those that remember nothing of the query's key. A recall says what a model does with "
+    "this text, not what its state could hold."
 )
 _IN_CONTEXT = (
     "The rule is to be inferred from examples in the prompt: a failure says nothing about what training could reach."

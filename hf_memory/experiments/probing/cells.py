@@ -14,7 +14,6 @@ from accelerate.utils import broadcast_object_list, gather_object
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 from tqdm.auto import tqdm
 
-from hf_memory.experiments.metrics import MetricValue
 from hf_memory.experiments.probing.formats import FORMATS, Layout
 from hf_memory.experiments.probing.laws import Law
 from hf_memory.experiments.probing.passes import CHUNK, Runner, make_runner
@@ -313,17 +312,15 @@ def _row(
         backend=backend_name() if subject.kind != subject.model.config.model_type else "transformers",
         versions=versions(),
         weights_sha256=subject.weights,
-        probe={**about, **_measured(answers, metrics, intervals, case)},
+        probe={**about, **_measured(law, answers, intervals, case)},
     )
 
 
-def _measured(
-    answers: Sequence[Answer], metrics: dict[str, MetricValue], intervals: dict[str, Interval], case: Case
-) -> dict[str, Any]:
+def _measured(law: Law, answers: Sequence[Answer], intervals: dict[str, Interval], case: Case) -> dict[str, Any]:
     """What a row's probe holds beside what was asked: intervals, and the bits of its bindings."""
     candidates = [len(answer.query.candidates) for answer in answers if not answer.changed]
     return {
         "intervals": {name: list(interval) for name, interval in intervals.items()},
         "candidates": float(np.mean(candidates)),
-        "recalled_bits": recalled_bits(answers, case.size),
+        "recalled_bits": None if law.bindings is None else recalled_bits(answers, law.bindings(case.size)),
     }

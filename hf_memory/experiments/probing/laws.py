@@ -1,8 +1,8 @@
 """Tasks of recall as rows of words: pairs, and a query that ends the row.
 
 Each law follows the one of its name in :mod:`hf_memory.tasks`, with one query at the end of a row instead of many
-within it: filler behind a queried key, and answers written into the text, would leak into later queries. Several keys of
-a row are asked for by going on from its context several times.
+within it: filler behind a queried key, and answers written into the text, would leak into later queries. Several keys
+of a row are asked for by going on from its context several times.
 """
 
 import dataclasses
@@ -43,14 +43,12 @@ class ProbeRow:
         queries: Queries, each of which goes on from the context.
         changed: The context with two values exchanged; empty where the law has none.
         changed_queries: What the first of the queries must then be answered with.
-        bindings: Bindings that the context holds at its end.
     """
 
     context: tuple[Unit, ...]
     queries: tuple[Query, ...]
     changed: tuple[Unit, ...] = ()
     changed_queries: tuple[Query, ...] = ()
-    bindings: int = 0
 
 
 Draw = Callable[[np.random.Generator, Vocabulary, int, bool], ProbeRow]
@@ -71,6 +69,7 @@ class Law:
         headline: Metric by which the task is judged.
         in_context: Whether the rule is to be inferred from examples, so that a failure says nothing about what
             training could reach.
+        bindings: What a context of a size binds, where the bits of its bindings can be counted.
     """
 
     key: str
@@ -81,6 +80,7 @@ class Law:
     role_size: Callable[[int], int]
     headline: str
     in_context: bool = False
+    bindings: Callable[[int], int] | None = None
 
 
 def draw_mqar(rng: np.random.Generator, vocabulary: Vocabulary, size: int, rotated: bool) -> ProbeRow:
@@ -149,7 +149,6 @@ def _recall_row(keys: np.ndarray, values: np.ndarray, asked: Sequence[int], coun
         queries,
         _bind(keys, exchanged) if is_changed else (),
         changed if is_changed else (),
-        bindings=len(set(keys.tolist())),
     )
 
 

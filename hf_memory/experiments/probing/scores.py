@@ -164,8 +164,8 @@ def exchanges(answers: Sequence[Answer]) -> list[tuple[Answer, Answer]]:
 def _exchange_shares(pairs: Sequence[tuple[Answer, Answer]]) -> tuple[list[float], dict[str, Sequence[float]]]:
     """Whether the answer followed each exchange, and what rules make of them.
 
-    A rule that knows places follows where it names the queried pair, in both contexts alike; a blind guess must be right
-    twice.
+    A rule that knows places follows where it names the queried pair, in both contexts alike; a blind guess must be
+    right twice.
     """
     follows = [first.is_right() * second.is_right() for first, second in pairs]
     joint: dict[str, Callable[[float, float], float]] = dict.fromkeys(("first_pair", "last_pair"), min)

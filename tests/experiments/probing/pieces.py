@@ -70,7 +70,13 @@ def tiny(name: str) -> PreTrainedModel:
         "rwkv": lambda: RwkvForCausalLM(RwkvConfig(**_SMALL)),
         "falcon_h1": lambda: FalconH1ForCausalLM(
             FalconH1Config(
-                **_SMALL, **_HEADS, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_d_state=8, mamba_chunk_size=16
+                **_SMALL,
+                **_HEADS,
+                mamba_d_ssm=32,
+                mamba_n_heads=4,
+                mamba_d_head=8,
+                mamba_d_state=8,
+                mamba_chunk_size=16,
             )
         ),
         "qwen3_next": lambda: Qwen3NextForCausalLM(
@@ -84,9 +90,7 @@ def tiny(name: str) -> PreTrainedModel:
             )
         ),
         "recurrent_gemma": lambda: RecurrentGemmaForCausalLM(
-            RecurrentGemmaConfig(
-                **{**_SMALL, "num_hidden_layers": 3}, **_HEADS, lru_width=32, attention_window_size=16
-            )
+            RecurrentGemmaConfig(**{**_SMALL, "num_hidden_layers": 3}, **_HEADS, lru_width=32, attention_window_size=16)
         ),
         "xlstm": lambda: xLSTMForCausalLM(
             xLSTMConfig(**{**_SMALL, "hidden_size": 128}, embedding_dim=128, num_blocks=2, num_heads=2)
@@ -131,7 +135,11 @@ def induction_head(positions: int = 512) -> PreTrainedModel:
     hadamard = torch.ones(1, 1)
     while len(hadamard) < code:
         hadamard = torch.cat([torch.cat([hadamard, hadamard], 1), torch.cat([hadamard, -hadamard], 1)])
-    token, place, before = slice(0, code), slice(code, code + 4 * clocks), slice(code + 4 * clocks, 2 * code + 4 * clocks)
+    token, place, before = (
+        slice(0, code),
+        slice(code, code + 4 * clocks),
+        slice(code + 4 * clocks, 2 * code + 4 * clocks),
+    )
     width = 2 * code + 4 * clocks
     config = GPT2Config(
         vocab_size=VOCABULARY, n_embd=width, n_layer=2, n_head=1, n_positions=positions, n_inner=8, **_ENDS
@@ -140,7 +148,7 @@ def induction_head(positions: int = 512) -> PreTrainedModel:
     with torch.no_grad():
         for parameter in model.parameters():
             nn.init.zeros_(parameter)
-        for name, module in model.named_modules():
+        for module in model.modules():
             if isinstance(module, nn.LayerNorm):
                 nn.init.ones_(module.weight)
         transformer = model.transformer

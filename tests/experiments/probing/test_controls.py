@@ -1,13 +1,19 @@
 """Controls of probing whose answer is known: a head that recalls by construction, and models that know nothing."""
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from hf_memory.experiments.probing.cells import Plan, probe_model
-from hf_memory.experiments.probing.subject import Subject
+from hf_memory.experiments.probing.subject import Subject, load_subject
+from hf_memory.experiments.provenance import measure_state, weights_digest
 from hf_memory.experiments.results import read_rows
-from tests.experiments.probing.pieces import STATE_NUMBERS, induction_head, tiny, word_tokenizer
+from hf_memory.experiments.training import model_for_task
+from hf_memory.tasks import make_task
+from tests.experiments.probing.pieces import STATE_NUMBERS, induction_head, tiny, word_tokenizer, words
 
 LENGTHS = (64, 128, 512)
 
@@ -58,3 +64,52 @@ def assert_at_chance(row, metric, chance):
     measured = row.measured(metric)
     low, high = stats.binom.ppf([1e-3, 1 - 1e-3], round(measured.denominator), chance)
     assert low <= measured.numerator <= high
+
+
+def test_a_model_of_our_own_recalls_what_its_evaluation_says(tmp_path):
+    task = make_task(
+        "mqar",
+        vocab_size=40,
+        num_kv_pairs=2,
+        shared_vocab=True,
+        filler="random",
+        slot_assignment="shuffled",
+        power_a=1.0,
+    )
+    model = train(task, 16, 180)
+    model.save_pretrained(tmp_path / "own")
+    tokenizer = Tokenizer(models.WordLevel({name: number for number, name in enumerate(["_", *words(39)])}))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(tmp_path / "own")
+    ids, labels = task.sample(np.random.default_rng(1), 16, 500)
+    with torch.no_grad():
+        guessed = model(input_ids=torch.from_numpy(ids).long()).logits.argmax(-1).numpy()[:, :-1]
+    asked = labels[:, 1:] != -100
+    evaluated = (guessed == labels[:, 1:])[asked].mean()
+    assert evaluated > 0.95
+    subject = load_subject(tmp_path / "own", "own")
+    plan = Plan(tasks=("mqar",), lengths=(16,), sizes=(2,), gaps=(0,))
+    rows = probe_model(subject, plan, tmp_path / "results", progress=False)
+    for row in rows:
+        assert row.mixer == "attention"
+        assert row.value("greedy_accuracy") > evaluated - 0.05
+        assert row.value("counterfactual_recall") > 0.9
+    assert rows[0].state_bytes == measure_state(subject.model, 16)[1]
+    assert rows[0].weights_sha256 == weights_digest(tmp_path / "own")
+    assert rows[0].parameters == sum(parameter.numel() for parameter in model.parameters())
+
+
+def train(task, length, steps):
+    """A small attention that sees rows once each."""
+    rng, rows = np.random.default_rng(0), 64
+    model = model_for_task("attention", task, hidden_size=64, num_hidden_layers=1, block_conv_kernel=3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / 30, 1 - step / steps))
+    for _ in range(steps):
+        ids, labels = (torch.from_numpy(array).long() for array in task.sample(rng, length, rows))
+        model(input_ids=ids, labels=labels).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    return model.eval()
