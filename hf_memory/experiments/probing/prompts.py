@@ -15,7 +15,7 @@ class Case:
     """What a group of rows share; each of the three varies while the others stay.
 
     Attributes:
-        length: Tokens of a prompt, up to the last before its answer.
+        length: Tokens that the model reads: the prompt, and the answer but for its last token.
         size: Size of the context, see :class:`hf_memory.experiments.probing.laws.Law`.
         gap: Tokens of filler between context and query, the rest of it standing before the context; None for all.
     """
@@ -122,6 +122,7 @@ def _filler(
 
 
 def used_tokens(layout: Layout, row: ProbeRow) -> int:
-    """Tokens of a prompt without filler."""
+    """Tokens that the model reads without filler."""
     context = sum(layout.unit_size(len(unit.given), len(unit.answer)) for unit in row.context)
-    return context + layout.fixed_size(len(row.queries[0].unit.given))
+    query = row.queries[0].unit
+    return context + layout.fixed_size(len(query.given)) + len(query.answer) - 1

@@ -88,7 +88,7 @@ def test_a_model_of_our_own_recalls_what_its_evaluation_says(tmp_path):
     evaluated = (guessed == labels[:, 1:])[asked].mean()
     assert evaluated > 0.95
     subject = load_subject(tmp_path / "own", "own")
-    plan = Plan(tasks=("mqar",), lengths=(16,), sizes=(2,), gaps=(0,))
+    plan = Plan(tasks=("mqar",), lengths=(16,), sizes=(2,), gaps=())
     rows = probe_model(subject, plan, tmp_path / "results", progress=False)
     for row in rows:
         assert row.mixer == "attention"
