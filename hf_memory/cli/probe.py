@@ -126,6 +126,7 @@ def export_harness(
     task: Tasks = None,
     lengths: Annotated[str, typer.Option(help="Tokens of a prompt, as for `hf-memory probe`.")] = "64..1024",
     format: Annotated[str, typer.Option(help="pairs or lines.")] = "pairs",
+    sizes: Annotated[str | None, typer.Option("--sizes", "--pairs", help="As for `hf-memory probe`.")] = None,
     vocabularies: Annotated[int, typer.Option(min=2, help="Draws of words.")] = 8,
     rows: Annotated[int, typer.Option(min=2, help="Rows of each draw; an even number.")] = 8,
 ) -> None:
@@ -133,13 +134,23 @@ def export_harness(
 
     Example: `hf-memory export-harness out/ --model state-spaces/mamba-130m-hf --task mqar`
     """
+    from hf_memory.experiments.probing.cells import Plan
+    from hf_memory.experiments.probing.formats import leading_ids
     from hf_memory.experiments.probing.harness import write_harness
     from hf_memory.experiments.probing.subject import load_tokenizer
     from hf_memory.hub.client import local_checkpoint
 
     tokenizer = load_tokenizer(local_checkpoint(model, tokenizer=True), model)
-    files = write_harness(
-        out, tokenizer, tuple(task or ["mqar"]), numbers(lengths, "lengths"), format, vocabularies, rows
+    plan = Plan(
+        tasks=tuple(task or ["mqar"]),
+        lengths=numbers(lengths, "lengths"),
+        formats=(format,),
+        sizes=numbers(sizes or "", "sizes"),
+        vocabularies=vocabularies,
+        rows=rows,
     )
+    files = write_harness(out, tokenizer, plan)
+    bos = bool(leading_ids(tokenizer))
     names = ",".join(path.stem for path in files if path.suffix == ".yaml")
-    typer.echo(f"{len(files)} files: lm-eval run --model hf --include_path {out} --tasks {names}")
+    given = f"pretrained={model},add_bos_token={bos}"
+    typer.echo(f"lm-eval run --model hf --model_args {given} --include_path {out} --tasks {names}")

@@ -126,7 +126,7 @@ class Layout:
     def _learn_from(self, word: str) -> bool:
         ids: dict[str, list[int]] = {}
         token: list[int] | None = None
-        text, known = "", []
+        text, known = "", list[int]()
         for piece in self._sample(word):
             text += piece
             now = self.encode(text)

@@ -1,7 +1,7 @@
 """Rows of one length as ids: which words, how much filler and where, each prompt held against its text."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -57,6 +57,27 @@ class Job:
     distances: list[int]
 
 
+@dataclasses.dataclass(frozen=True)
+class DrawnRow:
+    """A row in words and as text.
+
+    Attributes:
+        cluster: Number of the draw of words.
+        number: Number of the row within it.
+        vocabulary: The draw.
+        row: The row.
+        prompt: Its context as text.
+        changed: The same with two values exchanged; None where the law has none.
+    """
+
+    cluster: int
+    number: int
+    vocabulary: Vocabulary
+    row: ProbeRow
+    prompt: Prompt
+    changed: Prompt | None
+
+
 def make_jobs(
     layout: Layout, law: Law, vocabularies: Sequence[Vocabulary], case: Case, rows_per_vocabulary: int
 ) -> list[Job]:
@@ -67,31 +88,36 @@ def make_jobs(
     """
     jobs: list[Job] = []
     texts: list[tuple[str, list[int]]] = []
+    for drawn in draw_rows(layout, law, vocabularies, case, rows_per_vocabulary):
+        words, ids = drawn.vocabulary.words, drawn.vocabulary.ids
+        for prompt, queries in ((drawn.prompt, drawn.row.queries), (drawn.changed, drawn.row.changed_queries)):
+            if prompt is not None:
+                texts += [layout.whole(prompt, query.unit, words, ids) for query in queries]
+                jobs.append(_job(layout, drawn, prompt, queries, prompt is drawn.changed))
+    layout.check(texts)
+    return jobs
+
+
+def draw_rows(
+    layout: Layout, law: Law, vocabularies: Sequence[Vocabulary], case: Case, rows_per_vocabulary: int
+) -> Iterator[DrawnRow]:
+    """The rows of a case, written in a format. Raises a ``ValueError`` where the context does not fit the length."""
     for cluster, vocabulary in enumerate(vocabularies):
         for number in range(rows_per_vocabulary):
             rng = np.random.default_rng([vocabulary.seed, number, case.size])
             row = law.draw(rng, vocabulary, case.size, number % 2 == 1)
             before, behind = _filler(layout, row, vocabulary, case, rng)
-            for changed in (False, True) if row.changed else (False,):
-                context = row.changed if changed else row.context
-                queries = row.changed_queries if changed else row.queries
-                prompt = layout.prompt(context, before, behind, vocabulary.words, vocabulary.ids)
-                texts += [layout.whole(prompt, query.unit, vocabulary.words, vocabulary.ids) for query in queries]
-                jobs.append(_job(layout, vocabulary, prompt, queries, cluster, number, changed))
-    layout.check(texts)
-    return jobs
+            plain, changed = (
+                layout.prompt(context, before, behind, vocabulary.words, vocabulary.ids) if context else None
+                for context in (row.context, row.changed)
+            )
+            if plain is not None:
+                yield DrawnRow(cluster, number, vocabulary, row, plain, changed)
 
 
-def _job(
-    layout: Layout,
-    vocabulary: Vocabulary,
-    prompt: Prompt,
-    queries: Sequence[Query],
-    cluster: int,
-    row: int,
-    changed: bool,
-) -> Job:
+def _job(layout: Layout, drawn: DrawnRow, prompt: Prompt, queries: Sequence[Query], changed: bool) -> Job:
     """One prefix with its queries."""
+    vocabulary = drawn.vocabulary
     suffixes, answers, candidates, distances = [], [], [], []
     for query in queries:
         answer = [vocabulary.ids[word] for word in query.unit.answer]
@@ -100,7 +126,9 @@ def _job(
         candidates.append([vocabulary.ids[word] for word in query.candidates])
         last = len(prompt.prefix) + len(query.unit.given) - 1
         distances.append(last - prompt.places[query.place] if query.place >= 0 else -1)
-    return Job(cluster, row, changed, prompt.prefix, suffixes, answers, candidates, tuple(queries), distances)
+    return Job(
+        drawn.cluster, drawn.number, changed, prompt.prefix, suffixes, answers, candidates, tuple(queries), distances
+    )
 
 
 def _filler(
