@@ -6,6 +6,7 @@ import pytest
 
 from hf_memory.cli.probe import numbers
 from hf_memory.experiments.results import read_rows
+from hf_memory.hub.results import rows_from_table, rows_table
 from tests.experiments.probing.pieces import STATE_NUMBERS, induction_head, tiny, word_tokenizer
 
 SMALL = ("--pairs", "2", "--gaps", "", "--vocabularies", "2", "--rows", "2")
@@ -45,6 +46,7 @@ def test_several_models_on_a_suite_become_rows_and_a_page(call, tmp_path):
     for text in ("What was recalled", "How far back", "bits per byte", "By distance", 'class="sortable"'):
         assert text in page
     assert len(list((tmp_path / "report").glob("*_state_bytes.png"))) == len({row.task for row in rows})
+    assert rows_from_table(rows_table(rows)) == rows
     # What is there is found again.
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "results").glob("*.jsonl")}
     assert call(*words)[0] == 0
@@ -87,3 +89,13 @@ def test_a_checkpoint_without_tokenizer_or_model_is_refused(call, tmp_path):
     code, _, err = call("probe", "empty", "--task", "mqar")
     assert code == 2
     assert "holds no causal model" in err
+
+
+def test_task_files_for_the_harness_come_with_the_command_that_runs_them(call, tmp_path):
+    code, out, _ = call("export-harness", "out/", "--model", save("llama"), "--lengths", "32,64", "--pairs", "4")
+    assert code == 0
+    assert "--model_args pretrained=llama,add_bos_token=True" in " ".join(out.split())
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "hf_memory_tasks.py",
+        *(f"hf_memory_mqar_pairs_{n}.{ending}" for n in (32, 64) for ending in ("json", "yaml")),
+    }
