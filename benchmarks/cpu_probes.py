@@ -24,14 +24,14 @@ from hf_memory.experiments.probing.scores import metrics_of
 from hf_memory.experiments.probing.tables import LAWS
 from hf_memory.experiments.probing.words import draw_vocabulary, find_pool, needed_words
 
-PAIRS, ROWS, DRAWS = 8, 4, 2
+PAIRS, ROWS, DRAWS = 8, 2, 2
 MOST = 1.2
 """Of the bare passes, the time that a probe may take at 1,024 tokens."""
 
 
 def probes(scale: Scale) -> Iterator[Row]:
     """A case of MQAR, from its draw to its metrics, against one batched pass over each of its prompts."""
-    length, width, depth = (1024, 256, 4) if scale.length > 16 else (64, 32, 1)
+    length, width, depth = (1024, 512, 2) if scale.length > 16 else (64, 32, 1)
     tokenizer = word_tokenizer()
     for name, make in public_models(len(tokenizer), width, depth).items():
         model = make().eval()
