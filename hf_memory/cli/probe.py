@@ -1,61 +1,64 @@
 """The subcommands ``hf-memory probe`` and ``hf-memory export-harness``."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from hf_memory.experiments.probing.cells import Plan
     from hf_memory.experiments.results import Row
 
 Models = Annotated[list[str], typer.Argument(help="Checkpoints of causal models: folders, or repositories on the Hub.")]
 Tasks = Annotated[list[str] | None, typer.Option("--task", help="Task; may be given several times.")]
+Suite = Annotated[str | None, typer.Option(help="recall, tracking or all, in place of --task.")]
+Lengths = Annotated[str, typer.Option(help="Tokens that are read: 64..4096 doubles from 64 to 4096, 64,100 are these.")]
 Formats = Annotated[
     list[str] | None, typer.Option("--format", help="pairs, lines or chat; may be given several times.")
 ]
+Sizes = Annotated[
+    str | None, typer.Option("--sizes", "--pairs", help="Pairs of a context; the first for curves over length.")
+]
+Gaps = Annotated[str, typer.Option(help="Tokens between pairs and query, besides all there are; '' for none.")]
+Vocabularies = Annotated[int, typer.Option(min=2, help="Draws of words.")]
+Rows = Annotated[int, typer.Option(min=2, help="Rows of each draw; an even number.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Rows of a pass; halved where memory ends.")]
+Chunk = Annotated[
+    int, typer.Option(min=1, help="Tokens of a piece in which long prompts are read, where that is exact.")
+]
+Dtype = Annotated[str, typer.Option(help="auto, float32, float16, bfloat16 or float64.")]
+DeviceMap = Annotated[str | None, typer.Option(help="auto spreads a model over devices.")]
+Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the Hub.")]
+Results = Annotated[Path, typer.Option(help="Folder to which the rows are written.")]
+RemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that lies beside the weights.")]
 
 
 def probe(
     models: Models,
     task: Tasks = None,
-    suite: Annotated[str | None, typer.Option(help="recall, tracking or all, in place of --task.")] = None,
-    lengths: Annotated[
-        str, typer.Option(help="Tokens of a prompt: 64..4096 doubles from 64 to 4096, 64,100 are these.")
-    ] = "64..1024",
+    suite: Suite = None,
+    lengths: Lengths = "64..1024",
     format: Formats = None,
-    sizes: Annotated[
-        str | None, typer.Option("--sizes", "--pairs", help="Pairs of a context; the first for curves over length.")
-    ] = None,
-    gaps: Annotated[
-        str, typer.Option(help="Tokens between pairs and query, besides all there are; '' for none.")
-    ] = "0",
-    vocabularies: Annotated[int, typer.Option(min=2, help="Draws of words.")] = 8,
-    rows: Annotated[int, typer.Option(min=2, help="Rows of each draw; an even number.")] = 8,
-    batch_size: Annotated[int, typer.Option(min=1, help="Rows of a pass; halved where memory ends.")] = 16,
-    chunk: Annotated[
-        int, typer.Option(min=0, help="Read prompts in pieces of so many tokens, where that is exact; 0 for one.")
-    ] = 0,
-    dtype: Annotated[str, typer.Option(help="auto, float32, float16, bfloat16 or float64.")] = "auto",
-    device_map: Annotated[str | None, typer.Option(help="auto spreads a model over devices.")] = None,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the Hub.")] = None,
-    results: Annotated[Path, typer.Option(help="Folder to which the rows are written.")] = Path("results/probe"),
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that lies beside the weights.")
-    ] = False,
+    sizes: Sizes = None,
+    gaps: Gaps = "0",
+    vocabularies: Vocabularies = 8,
+    rows: Rows = 8,
+    batch_size: BatchSize = 16,
+    chunk: Chunk = 8_192,
+    dtype: Dtype = "auto",
+    device_map: DeviceMap = None,
+    revision: Revision = None,
+    results: Results = Path("results/probe"),
+    trust_remote_code: RemoteCode = False,
 ) -> None:
     """Measure what causal models recall, in words of their own vocabulary; a probe that was stopped goes on.
 
     Example: `hf-memory probe state-spaces/mamba-130m-hf --task mqar --lengths 64..4096`
     """
-    from accelerate import Accelerator
-
-    from hf_memory.experiments.probing.cells import Plan, probe_model
-    from hf_memory.experiments.probing.passes import CHUNK
-    from hf_memory.experiments.probing.subject import load_subject
+    from hf_memory.experiments.probing.cells import Plan
     from hf_memory.experiments.probing.tables import suite_tasks
-    from hf_memory.hub.client import local_checkpoint
-    from hf_memory.storage import check_writable
 
     if (suite is None) == (not task):
         raise ValueError("task or suite: give one of them")
@@ -69,21 +72,29 @@ def probe(
         rows=rows,
         batch_size=batch_size,
     )
+    loading = {"dtype": dtype, "device_map": device_map, "trust_remote_code": trust_remote_code}
+    run_probes(models, plan, results, revision, chunk, loading)
+
+
+def run_probes(
+    models: Sequence[str], plan: "Plan", results: Path, revision: str | None, chunk: int, loading: dict[str, Any]
+) -> None:
+    """Probe one model after the other, and print what was found of each."""
+    from accelerate import Accelerator
+
+    from hf_memory.experiments.probing.cells import probe_model
+    from hf_memory.experiments.probing.subject import load_subject
+    from hf_memory.hub.client import local_checkpoint
+    from hf_memory.storage import check_writable
+
     accelerator = Accelerator()
     if accelerator.is_main_process:
         check_writable(results)
     for name in models:
         with accelerator.main_process_first():
-            folder = local_checkpoint(name, revision, code=trust_remote_code, tokenizer=True)
-        subject = load_subject(
-            folder,
-            name,
-            dtype=dtype,
-            device_map=device_map,
-            device=accelerator.device,
-            trust_remote_code=trust_remote_code,
-        )
-        found = probe_model(subject, plan, results, accelerator=accelerator, chunk=chunk or CHUNK)
+            folder = local_checkpoint(name, revision, code=loading["trust_remote_code"], tokenizer=True)
+        subject = load_subject(folder, name, device=accelerator.device, **loading)
+        found = probe_model(subject, plan, results, accelerator=accelerator, chunk=chunk)
         if accelerator.is_main_process:
             show(found)
     if accelerator.is_main_process:
@@ -124,11 +135,11 @@ def export_harness(
     out: Annotated[Path, typer.Argument(help="Folder of the task files.")],
     model: Annotated[str, typer.Option(help="Checkpoint whose tokenizer writes the words.")],
     task: Tasks = None,
-    lengths: Annotated[str, typer.Option(help="Tokens of a prompt, as for `hf-memory probe`.")] = "64..1024",
+    lengths: Lengths = "64..1024",
     format: Annotated[str, typer.Option(help="pairs or lines.")] = "pairs",
-    sizes: Annotated[str | None, typer.Option("--sizes", "--pairs", help="As for `hf-memory probe`.")] = None,
-    vocabularies: Annotated[int, typer.Option(min=2, help="Draws of words.")] = 8,
-    rows: Annotated[int, typer.Option(min=2, help="Rows of each draw; an even number.")] = 8,
+    sizes: Sizes = None,
+    vocabularies: Vocabularies = 8,
+    rows: Rows = 8,
 ) -> None:
     """Write task files for lm-evaluation-harness, whose recall is that of `hf-memory probe`.
 
