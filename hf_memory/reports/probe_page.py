@@ -142,7 +142,9 @@ def _share(row: Row, metric: str) -> TableCell:
     if metric not in row.metrics:
         return TableCell("")
     value, interval = row.value(metric), _about(row)["intervals"].get(metric)
-    return TableCell(f"{share(value)} {brackets(*interval, digits=2)}" if interval else share(value), value)
+    return TableCell(
+        f"{share(value)} {brackets(interval[0], interval[1], digits=2)}" if interval else share(value), value
+    )
 
 
 def reach_table(rows: Sequence[Row], name: str) -> PageTable:

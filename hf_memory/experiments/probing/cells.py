@@ -281,6 +281,7 @@ def _row(
     """The row of a case."""
     subject = session.subject
     metrics, intervals = metrics_of(answers)
+    parameters = subject.parameters()
     return Row(
         cell=cell,
         arm=subject.name,
@@ -301,14 +302,16 @@ def _row(
         stop_rule=None,
         steps=None,
         tokens=None,
-        **subject.parameters(),
+        parameters=parameters["parameters"],
+        parameters_non_embedding=parameters["parameters_non_embedding"],
+        parameters_per_block=parameters["parameters_per_block"],
         state_numbers=size_of_state[0],
         state_bytes=size_of_state[1],
         headline=law.headline if law.headline in metrics else "recall",
         metrics=metrics,
         train_seconds=None,
         eval_seconds=seconds,
-        device=device_name(subject.model),  # type: ignore[arg-type]
+        device=device_name(subject.model),
         backend=backend_name() if subject.kind != subject.model.config.model_type else "transformers",
         versions=versions(),
         weights_sha256=subject.weights,

@@ -170,7 +170,7 @@ def _exchange_shares(pairs: Sequence[tuple[Answer, Answer]]) -> tuple[list[float
     follows = [first.is_right() * second.is_right() for first, second in pairs]
     joint: dict[str, Callable[[float, float], float]] = dict.fromkeys(("first_pair", "last_pair"), min)
     rules = dict.fromkeys(rule for first, _ in pairs for rule in first.query.credits)
-    levels = {
+    levels: dict[str, Sequence[float]] = {
         rule: [
             joint.get(rule, lambda a, b: a * b)(first.query.credits[rule], second.query.credits[rule])
             for first, second in pairs

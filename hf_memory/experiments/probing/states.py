@@ -117,7 +117,7 @@ def cache_name(model: PreTrainedModel) -> str:
 
 def takes(model: nn.Module, name: str) -> bool:
     """Whether a model's forward has an argument."""
-    return name in _arguments(model.__class__)  # type: ignore[arg-type]
+    return name in _arguments(model.__class__)
 
 
 @functools.cache
