@@ -13,6 +13,7 @@ Sections:
     operators  the delta rule, linear and Taylor attention against fla's plain torch forms, where fla is installed
     decoding   one token after a long context against one after a short one
     peers      mixers against the models of transformers and torch that a user would take instead
+    probes     a probe of a public model at 1,024 tokens against bare passes over its prompts
     yardstick  every mixer against attention with RoPE, at 256 tokens and at 4,096
     growth     time and peak memory of a training step per token, from 256 tokens to 8,192
     sweeps     cells per hour with one process, one per core, and runs stacked into one model
@@ -37,6 +38,7 @@ from benchmarks.common import environment, write_json
 from benchmarks.cpu_data import data
 from benchmarks.cpu_model import decoding, growth, heads, recall, trainer
 from benchmarks.cpu_peers import cells, operators, peers, yardstick
+from benchmarks.cpu_probes import probes
 from benchmarks.cpu_sweeps import steps, sweeps
 from benchmarks.rows import SMOKE, Row, Scale, skipped, table
 
@@ -77,6 +79,7 @@ SECTIONS: dict[str, Callable[[Scale], Iterator[Row]]] = {
     "operators": operators,
     "decoding": decoding,
     "peers": peers,
+    "probes": probes,
     "yardstick": yardstick,
     "growth": growth,
     "sweeps": sweeps,

@@ -19,6 +19,7 @@ from hf_memory.cli.hub import push
 from hf_memory.cli.list import show_mixers_and_tasks, wide_console
 from hf_memory.cli.new import new_app
 from hf_memory.cli.options import TASK_HELP, Config, Keywords
+from hf_memory.cli.probe import export_harness, probe
 from hf_memory.cli.suite import suite
 from hf_memory.cli.sweep import sweep
 from hf_memory.experiments.grammar import repeat_flags, take_includes
@@ -59,6 +60,8 @@ app.add_typer(new_app, name="new")
 app.command("doctor")(doctor)
 app.command("list")(show_mixers_and_tasks)
 app.command("push")(push)
+app.command("probe")(probe)
+app.command("export-harness")(export_harness)
 app.command("sweep")(sweep)
 app.command("suite")(suite)
 

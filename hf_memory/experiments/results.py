@@ -48,7 +48,7 @@ class Row:
         data_version: Version of the law and of numpy, which together fix the rows.
         split: Name of the split that was evaluated.
         length: Length of its rows, on the axis over which the task generalises.
-        train_length: Shortest and longest training length.
+        train_length: Shortest and longest training length; None where the model was trained on something else.
         seed: Seed of the weights. This and the other facts of the training run are None where a checkpoint does not
             tell them.
         data_seed: Seed of the data and of their order, shared by all mixers of a study.
@@ -74,6 +74,8 @@ class Row:
         weights_sha256: SHA-256 of the weights file; empty where the weights were not saved.
         code: Digest of the code that trained the model, see :func:`hf_memory.experiments.code.code_digest`; empty in
             rows from before there were any.
+        probe: How a model that was not trained on the task was asked, see :mod:`hf_memory.experiments.probing.cells`;
+            None for all other rows.
     """
 
     cell: str
@@ -85,7 +87,7 @@ class Row:
     data_version: str
     split: str
     length: int
-    train_length: tuple[int, int]
+    train_length: tuple[int, int] | None
     seed: int | None
     data_seed: int | None
     learning_rate: float | None
@@ -109,6 +111,7 @@ class Row:
     versions: dict[str, str]
     weights_sha256: str
     code: str = ""
+    probe: dict[str, Any] | None = None
 
     def value(self, metric: str | None = None) -> float:
         """Value of ``metric``, by default of the headline metric. Raises a ``ValueError`` where the row lacks it."""
@@ -122,21 +125,22 @@ class Row:
         return self.metrics[name]
 
     def to_json(self) -> dict[str, Any]:
-        """The row as JSON values."""
-        return encode(dataclasses.asdict(self))
+        """The row as JSON values. Rows that are no probes do not speak of one."""
+        values = encode(dataclasses.asdict(self))
+        return values if self.probe is not None else {name: value for name, value in values.items() if name != "probe"}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Row":
         """Rebuild a row. Raises a ``ValueError`` that names a field which is missing, unknown or of another type."""
         names = [field.name for field in dataclasses.fields(cls)]
-        given = {"code": "", **values}
+        given = {"code": "", "probe": None, **values}
         missing, unknown = sorted(set(names) - given.keys()), sorted(given.keys() - set(names))
         if missing or unknown:
             raise ValueError(f"row: fields missing: {missing}, fields unknown: {unknown}")
         decoded = decode(given)
         Fields(_KINDS).check(decoded, "row")
         for name in ("train_length", "learning_rate_grid"):
-            decoded[name] = tuple(decoded[name])
+            decoded[name] = None if decoded[name] is None else tuple(decoded[name])
         for name in ("learning_rate", "train_seconds", "eval_seconds"):
             decoded[name] = None if decoded[name] is None else float(decoded[name])
         row = cls(**decoded | {"metrics": {name: MetricValue(**own) for name, own in decoded["metrics"].items()}})
@@ -163,7 +167,7 @@ _KINDS: dict[str, Kind] = {
     **dict.fromkeys(("arm", "mixer", "config_digest", "task", "data_version", "split", "headline"), _WORD),
     "task_knobs": MapOf(Plain()),
     "length": Number(1, 1 << 40, whole=True),
-    "train_length": Pair(*[Number(1, 1 << 40, whole=True)] * 2),
+    "train_length": Maybe(Pair(*[Number(1, 1 << 40, whole=True)] * 2)),
     **dict.fromkeys(("seed", "data_seed", "steps", "tokens"), Maybe(_COUNT)),
     "learning_rate": Maybe(_RATE),
     "learning_rate_grid": ListOf(_RATE),
@@ -178,6 +182,7 @@ _KINDS: dict[str, Kind] = {
     "versions": MapOf(_WORD),
     "weights_sha256": Text(pattern=f"|{_DIGEST}|[0-9a-f]{{64}}", form="a digest, or empty"),
     "code": Text(pattern=f"|{_DIGEST}", form="a digest of 16 hexadecimal digits, or empty"),
+    "probe": Maybe(MapOf(Plain())),
 }
 
 
@@ -193,7 +198,9 @@ def split_length(split: str) -> int | None:
 
 def _check_agreement(row: Row) -> None:
     """Raise a ``ValueError`` where fields of a row contradict each other."""
-    low, high = row.train_length
+    if row.train_length is None and row.probe is None:
+        raise ValueError("row: train_length must be shortest and longest, got null")
+    low, high = row.train_length or (0, 0)
     if low > high:
         raise ValueError(f"row: train_length must be shortest and longest, got {low} and {high}")
     if not row.parameters_per_block <= row.parameters_non_embedding <= row.parameters:

@@ -49,7 +49,7 @@ class Choice:
 
 def study_key(row: Row) -> tuple[str, str, tuple[int, int]]:
     """What rows must share to be compared: task, its knobs, and the training lengths."""
-    return row.task, json.dumps(row.task_knobs, sort_keys=True), row.train_length
+    return row.task, json.dumps(row.task_knobs, sort_keys=True), row.train_length or (0, 0)
 
 
 def studies(rows: Iterable[Row]) -> list[list[Row]]:
@@ -85,8 +85,11 @@ def title(rows: Sequence[Row]) -> str:
     """A line that names a study: the task, its knobs and the training lengths."""
     row = rows[0]
     knobs = ", ".join(f"{name} {value}" for name, value in row.task_knobs.items() if value is not None)
+    named = f"{row.task}{f' ({knobs})' if knobs else ''}"
+    if row.train_length is None:
+        return named
     low, high = row.train_length
-    return f"{row.task}{f' ({knobs})' if knobs else ''}, trained at {low if low == high else f'{low} to {high}'}"
+    return f"{named}, trained at {low if low == high else f'{low} to {high}'}"
 
 
 def arms(rows: Iterable[Row]) -> list[str]:

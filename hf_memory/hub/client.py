@@ -20,6 +20,9 @@ from huggingface_hub.utils import validate_repo_id
 
 CARD = "README.md"
 MAIN = "main"
+TOKENIZER_FILES = ("*.model", "*.txt", "*.jinja")
+"""What tokenizers are made of beside JSON: models of SentencePiece, merges and words, chat templates."""
+
 WORK = "hf_memory-push"
 """Name of the temporary folders of pushes."""
 
@@ -110,10 +113,11 @@ def local_checkpoint(
     revision: str | None = None,
     token: bool | str | None = None,
     code: bool = False,
+    tokenizer: bool = False,
 ) -> Path:
     """The folder of a checkpoint: itself where it is a folder, else a download of the repository of that name.
 
-    With ``code`` its Python files come along.
+    With ``code`` its Python files come along, with ``tokenizer`` all files that tokenizers are made of.
 
     Raises:
         HubError: There is neither such a folder nor such a repository or revision.
@@ -123,7 +127,7 @@ def local_checkpoint(
     if is_path(checkpoint):
         raise HubError(f"checkpoint: there is no folder {str(checkpoint)!r}")
     check_repo_id(str(checkpoint))
-    wanted = ["*.json", "*.safetensors", CARD, *(["*.py"] if code else [])]
+    wanted = ["*.json", "*.safetensors", CARD, *(["*.py"] if code else []), *(TOKENIZER_FILES if tokenizer else [])]
     with explained(str(checkpoint), revision):
         folder = HfApi(token=token).snapshot_download(str(checkpoint), revision=revision, allow_patterns=wanted)
     return Path(folder)

@@ -41,7 +41,7 @@ def rows_of_weights(rows: Sequence[Row], weights: str) -> list[Row]:
             key = (row.task, json.dumps(row.task_knobs, sort_keys=True), row.split)
             if key not in best or row.measured().denominator > best[key].measured().denominator:
                 best[key] = row
-    return sorted(best.values(), key=lambda row: (row.task, row.train_length, row.length, row.split))
+    return sorted(best.values(), key=lambda row: (row.task, row.train_length or (0, 0), row.length, row.split))
 
 
 def preset_of(row: Row) -> str | None:

@@ -32,22 +32,25 @@ def plot_length_curves(rows: Sequence[Row], metric: str | None = None) -> Figure
         raise ValueError(f"rows: {title(rows)} has no split test_<length>")
     figure, axes = canvas()
     lengths = sorted({length for points in found.values() for length in points})
-    _shade_training(axes, rows[0].train_length, lengths)
+    trained = rows[0].train_length
+    _shade_training(axes, trained, lengths)
     values = _draw_levels(axes, rows, metric)
     styles = arm_styles((row.arm, row.mixer) for row in rows)
     for arm, points in found.items():
         draw_curve(axes, arm, {length: point.values for length, point in points.items()}, styles[arm])
         values += [value for point in points.values() for value in point.values]
     _set_scales(axes, lengths, values)
-    finish(axes, "test length (training range shaded)", metric or rows[0].headline, title(rows))
+    shaded = "" if trained is None else " (training range shaded)"
+    finish(axes, f"test length{shaded}", metric or rows[0].headline, title(rows))
     return figure
 
 
-def _shade_training(axes: Axes, train_length: tuple[int, int], lengths: Sequence[int]) -> None:
+def _shade_training(axes: Axes, train_length: tuple[int, int] | None, lengths: Sequence[int]) -> None:
     """Shade the lengths seen in training; a single length gets a band of a fixed width on the log axis."""
-    low, high = train_length
+    low, high = train_length or (lengths[0], lengths[-1])
     band = 1.035
-    axes.axvspan(low / band if low == high else low, high * band, zorder=0, **TRAINED)
+    if train_length is not None:
+        axes.axvspan(low / band if low == high else low, high * band, zorder=0, **TRAINED)
     axes.set_xscale("log", base=2)
     margin = 1.12
     axes.set_xlim(min([low, *lengths]) / margin, max([high, *lengths]) * margin)
@@ -89,10 +92,11 @@ def _set_scales(axes: Axes, lengths: Sequence[int], values: Sequence[float]) -> 
 def figure_name(rows: Sequence[Row], metric: str | None = None) -> str:
     """File name of the figure of a study, without its ending."""
     row = rows[0]
-    low, high = row.train_length
+    low, high = row.train_length or (0, 0)
     knobs = "_".join(f"{name}_{value}" for name, value in row.task_knobs.items() if value is not None)
     lengths = str(low) if low == high else f"{low}-{high}"
-    name = "_".join(filter(None, (row.task, knobs, "at", lengths, metric or row.headline)))
+    trained = () if row.train_length is None else ("at", lengths)
+    name = "_".join(filter(None, (row.task, knobs, *trained, metric or row.headline)))
     return file_name(re.sub(r"[^A-Za-z0-9._-]+", "-", name))
 
 

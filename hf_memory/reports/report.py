@@ -15,6 +15,7 @@ from hf_memory.reports.formats import UNKNOWN, rate, share, span, spread, words
 from hf_memory.reports.length_plots import figure_name, plot_length_curves
 from hf_memory.reports.pages import picture, write_single_page
 from hf_memory.reports.plotting import png
+from hf_memory.reports.probe_page import write_probe_page
 from hf_memory.reports.tables import PageTable, TableCell, TableLine, to_csv
 from hf_memory.storage import find_files
 
@@ -88,6 +89,8 @@ def note(rows: Sequence[Row], metric: str | None = None) -> str:
     """A sentence that says what the values of a study are."""
     row, name = rows[0], words(metric or rows[0].headline)
     counts = span(round(found.measured(metric).denominator) for found in rows if found.split.startswith("test_"))
+    if row.probe is not None:
+        return f"{name} on {counts} targets per test length; data version {row.data_version}."
     rules = ", ".join(sorted({found.stop_rule or UNKNOWN for found in rows}))
     schedules = ", ".join(sorted({found.schedule or UNKNOWN for found in rows}))
     return (
@@ -142,7 +145,9 @@ def write_report(
 
 
 def write_page(rows: Sequence[Row], out: str | Path, heading: str, problems: Sequence[str] = ()) -> Path:
-    """Write the page of :func:`write_report` from rows at hand."""
+    """Write the page of :func:`write_report` from rows at hand; rows of probes alone get the page of probes."""
+    if all(row.probe is not None for row in rows):
+        return write_probe_page(rows, out, heading, problems)
     sections, files = study_sections(rows)
     return write_single_page(out, "report.html", files, rows, heading=heading, problems=problems, sections=sections)
 
@@ -162,7 +167,7 @@ def study_sections(rows: Sequence[Row]) -> tuple[list[dict[str, Any]], dict[str,
 def _page_table(study: Sequence[Row], name: str) -> PageTable:
     """The table of a study, with its values before the facts; lengths seen in training are shaded."""
     lengths, lines = length_table(study)
-    low, high = study[0].train_length
+    low, high = study[0].train_length or (0, 0)
     shades = {length: "trained" if low <= length <= high else "" for length in lengths}
     found = [
         TableLine(

@@ -43,7 +43,7 @@ def drawing_name(study: Study, group: str, kind: str) -> str:
 def home_split(result: Result) -> str:
     """The test split at the training length where there is one, else ``validation``."""
     first = next(iter(result.rows.values()))
-    name = f"test_{first.train_length[1]}"
+    name = f"test_{(first.train_length or (0, 0))[1]}"
     return name if name in result.rows else "validation"
 
 

@@ -53,7 +53,7 @@ def length_drawings(study: Study) -> list[Drawing]:
         if len({row.length for row in tests}) < 2:
             continue
         metric = study.recipe.metric_name
-        low, high = group[0].train_length
+        low, high = group[0].train_length or (0, 0)
         name = "-".join(filter(None, (study.recipe.name, *map(str, group[0].task_knobs.values()), f"{low}-{high}")))
         table = [
             (row.arm, row.length, row.seed, row.learning_rate, row.value(metric), row.measured(metric).chance, row.cell)

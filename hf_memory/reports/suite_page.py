@@ -177,7 +177,7 @@ def _draw_values(axes: Axes, place: float, one: Score) -> None:
 
 def _draw_reached(axes: Axes, place: float, one: Score) -> None:
     rows = [row for result in one.study.results for row in result.rows.values()]
-    trained = max((row.train_length[1] for row in rows), default=1)
+    trained = max((row.train_length[1] for row in rows if row.train_length), default=1)
     axes.plot([reach / trained for reach in one.reached.values()], _spaced(place, one.reached), linestyle="", **LEFT)
 
 
