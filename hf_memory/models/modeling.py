@@ -345,12 +345,10 @@ class MemoryModel(MemoryPreTrainedModel):
         else:
             show = layout.show if output_hidden_states else None
             hidden, every, states = self._run(hidden, states, layout.lengths, position_ids, use_cache, show)
-        if use_cache:
-            columns = embeds.shape[1] + (0 if cache is None else cache.num_columns)
-            carried = MemoryCache(states, start + layout.counts, columns, self.cache_owner)
+        columns = embeds.shape[1] + (0 if cache is None else cache.num_columns)
         return MemoryModelOutput(
             last_hidden_state=layout.scatter(self.norm(hidden)),
-            cache=carried if use_cache else None,
+            cache=MemoryCache(states, start + layout.counts, columns, self.cache_owner) if use_cache else None,
             hidden_states=tuple(every) if output_hidden_states else None,
             states=tuple(map(layout.scatter_states, trace)) if output_states else None,
         )
