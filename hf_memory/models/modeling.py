@@ -338,18 +338,17 @@ class MemoryModel(MemoryPreTrainedModel):
         position_ids = layout.position_ids(start, position_ids)
         hidden = self.dropout(self._add_positions(layout.gather(embeds), position_ids))
         states = cache.states if cache is not None and cache.layers else [None] * len(self.layers)
-        if output_hidden_states is None:
-            output_hidden_states = self.config.output_hidden_states
+        wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         if output_states:
             hidden, every, states, trace = self._run_stepwise(hidden, states, layout, position_ids)
         else:
-            show = layout.show if output_hidden_states else None
+            show = layout.show if wanted else None
             hidden, every, states = self._run(hidden, states, layout.lengths, position_ids, use_cache, show)
         columns = embeds.shape[1] + (0 if cache is None else cache.num_columns)
         return MemoryModelOutput(
             last_hidden_state=layout.scatter(self.norm(hidden)),
             cache=MemoryCache(states, start + layout.counts, columns, self.cache_owner) if use_cache else None,
-            hidden_states=tuple(every) if output_hidden_states else None,
+            hidden_states=tuple(every) if wanted else None,
             states=tuple(map(layout.scatter_states, trace)) if output_states else None,
         )
 
