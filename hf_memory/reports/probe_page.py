@@ -91,7 +91,7 @@ def plot_state_bytes(rows: Sequence[Row]) -> Figure:
         for row in own:
             points.setdefault(row.state_bytes, []).append(row.value())
         draw_curve(axes, arm, points, styles[arm])
-    levels = [row.measured().chance for row in rows]
+    levels = [row.measured().chance for row in _over_length(rows)]
     known = [level for level in levels if level is not None]
     if known:
         axes.axhline(max(known), **CHANCE)
