@@ -126,7 +126,7 @@ def test_a_hybrid_carries_the_mixers_of_its_layers_and_no_others(tmp_path: Path)
     model = mixer_model(mixer_config("hybrid", vocab_size=VOCAB, hidden_size=16, layers=layers))
     export_remote_code(model, tmp_path)
     assert sorted(path.stem for path in tmp_path.glob("mixers*")) == [
-        *("mixers", "mixers__cells", "mixers_attention", "mixers_gru", "mixers_hybrid")
+        *("mixers", "mixers__cells", "mixers__columns", "mixers_attention", "mixers_gru", "mixers_hybrid")
     ]
     assert "MIXERS: dict[str, str] = {'attention': 'Attention', 'gru': 'GRU'}" in (tmp_path / "mixers.py").read_text()
 

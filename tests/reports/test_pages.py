@@ -13,7 +13,8 @@ from tests.reports.rows import make_row
 
 ROOT = Path(__file__).parents[2]
 FILES = {
-    *("base.html", "report.html", "study_page.html", "figure.html", "sortable.html", "leaderboard.html"),
+    *("base.html", "report.html", "study_page.html", "suite_page.html", "leaderboard.html"),
+    *("figure.html", "sortable.html"),
     *("page.css", "sortable.js"),
 }
 
@@ -44,7 +45,7 @@ def test_values_are_escaped_and_missing_ones_refused(tmp_path):
     text = page.read_text()
     assert '<p class="problem">&lt;b&gt; is damaged</p>' in text
     assert "<title>A &amp; B</title>" in text
-    assert "body { font: 15px/1.5 system-ui" in text
+    assert "font: 15px/1.5 system-ui" in text
     assert (tmp_path / "a.csv").read_bytes() == b"1"
     with pytest.raises(jinja2.UndefinedError, match="heading"):
         write_single_page(tmp_path / "none", "report.html", {"a.csv": b"1"}, [make_row()], **values)
