@@ -119,7 +119,9 @@ def _judge(kind: str, path: Path, before: Any, what: str) -> str:
         found = READERS[kind](path)
     except Exception as error:
         text = explain(error)
-        if text is None or path.name not in text + log.text:
+        # What one file of a checkpoint lacks is said of the checkpoint.
+        names = (path.name, str(path.parent)) if kind == "weights" else (path.name,)
+        if text is None or not any(name in text + log.text for name in names):
             raise Nonsense(f"{what}: {type(error).__name__}: {error}") from error
         return "refused, the file is named"
     finally:

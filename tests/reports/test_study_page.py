@@ -117,7 +117,7 @@ def test_each_word_has_its_class_and_its_seeds(tmp_path):
     text = write_report(tmp_path / "results", tmp_path / "report").read_text()
     rows = {row[0]: row for row in Page(text).rows if len(row) == 8}
     for claim, (kind, word, seeds) in FIVE.items():
-        assert rows[claim][2:4] == [word, seeds]
+        assert rows[claim][1:3] == [word, seeds]
         assert f'<td class="text {kind}">{word}</td>' in text
         assert re.search(rf"\.{kind} {{ color: #[0-9a-f]{{6}}; }}", text)
     assert rows["GRU learns a little."][4:6] == ["≥ 0.65, 0.55, 0.65, 0.55, 0.65", "0.6"]
@@ -171,8 +171,8 @@ def test_what_was_not_measured_stands_at_the_top_and_decides_nothing(tmp_path):
     assert "17 of 18 runs were measured; 1 crashed, which is no measurement." in text
     assert "count as chance" not in text
     rows = {row[0]: row for row in Page(text).rows if len(row) == 8}
-    assert rows["LSTM keeps it."][2] == "agrees"
-    assert rows["GRU keeps it."][2:5] == ["not decided", "runs of gru are missing", ""]
+    assert rows["LSTM keeps it."][1] == "agrees"
+    assert rows["GRU keeps it."][1:3] == ["not decided", "runs of gru are missing"]
 
 
 def test_a_lost_file_is_named_once_the_sweep_has_ended(tmp_path):
@@ -203,7 +203,7 @@ def test_rows_of_another_run_are_named_and_measure_nothing(tmp_path):
     assert name.endswith(f"{other.name}: holds cell {one.stem}, which is not its name")
     assert again == f"tiny, profile cpu: {stranger}"
     rows = {row[0]: row for row in Page(text).rows if len(row) == 8}
-    assert rows["LSTM keeps it."][2:4] == ["not decided", "runs of lstm are missing"]
+    assert rows["LSTM keeps it."][1:3] == ["not decided", "runs of lstm are missing"]
     runs = list(csv.DictReader((tmp_path / "report" / "tiny-cpu-cells.csv").read_text().splitlines()))
     outcome = next(run["outcome"] for run in runs if run["cell"] == other.stem)
     assert outcome.startswith("missing; ")
