@@ -119,7 +119,8 @@ def test_each_word_has_its_class_and_its_seeds(tmp_path):
     for claim, (kind, word, seeds) in FIVE.items():
         assert rows[claim][1:3] == [word, seeds]
         assert f'<td class="text {kind}">{word}</td>' in text
-        assert re.search(rf"\.{kind} {{ color: #[0-9a-f]{{6}}; }}", text)
+        assert re.search(rf"\.{kind} {{ color: var\(--{kind}\); }}", text)
+        assert len(set(re.findall(rf"--{kind}: (#[0-9a-f]{{6}});", text))) == 2  # by day and by night
     assert rows["GRU learns a little."][4:6] == ["≥ 0.65, 0.55, 0.65, 0.55, 0.65", "0.6"]
     assert rows["LSTM at its best rates keeps it."][4] == "0.9, 0.9"
     assert "coin in every seed, 0.12 of them would agree by luck, and 0.12 disagree" in text  # four lines of 5 seeds
