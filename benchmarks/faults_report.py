@@ -1,7 +1,6 @@
 """What is attacked, and the table of what came of it."""
 
 import dataclasses
-import time
 from typing import Any
 
 KILLED = ("train", "sweep", "stacked sweep", "data build", "data export", "report", "push")
@@ -46,6 +45,6 @@ def _summary(report: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     )
 
 
-def stem() -> str:
-    """Name of the table's files."""
-    return f"faults-{time.strftime('%Y-%m-%d')}"
+def stem(report: dict[str, Any]) -> str:
+    """Name of the table's files, by the day on which the attacks began."""
+    return f"faults-{report['environment']['date']}"

@@ -68,5 +68,5 @@ def _cases(plan: Plan, root: Path, given: Path) -> Iterator[tuple[str, Callable[
 
 
 def _write(report: dict[str, Any], output: Path) -> None:
-    write_json(report, output / f"{stem()}.json")
-    write_text(output / f"{stem()}.md", as_markdown(report))
+    write_json(report, output / f"{stem(report)}.json")
+    write_text(output / f"{stem(report)}.md", as_markdown(report))
