@@ -10,12 +10,11 @@ from functools import cache
 from docs.extensions.docstrings import BOLD, blocks, escape, heading, list_table, rest
 from docs.extensions.measured import BELOW, LAYERS, LONG, SHORT, WIDTH, MixerFacts, Outcome, mixer_facts
 from hf_memory.cli.describe import default_text, meanings_of
-from hf_memory.cli.facts import operations_of
+from hf_memory.cli.facts import operations_of_mixer
 from hf_memory.data.cards import docstring_of
 from hf_memory.mixers import MIXERS, mixer_module
 from hf_memory.mixers.auto import HYBRID, config_class, mixer_class, model_keys
 from hf_memory.models.configuration import MemoryConfig
-from hf_memory.models.modeling import Mixer
 from hf_memory.ops.backends.dispatch import KERNELS
 from hf_memory.reports.formats import count, rate, share, words
 
@@ -83,7 +82,7 @@ def labelled(text: str) -> str:
 def fact_rows(key: str) -> list[tuple[str, str]]:
     """Sizes, spectrum and fast forms of a mixer."""
     facts = facts_of(key)
-    operations = operations_of_mixer(key)
+    operations = [] if key == HYBRID else operations_of_mixer(mixer_class(key))  # a stack has those of its layers
     fast = sorted({backend for op, backend in KERNELS if op in operations})
     rows = [
         (f"numbers held per sequence after {SHORT} tokens", count(facts.short)),
@@ -96,14 +95,6 @@ def fact_rows(key: str) -> list[tuple[str, str]]:
     ]
     rows += [(f"eigenvalues with ``{switch}``", f"down to {low:.2f}") for switch, low in facts.switches.items()]
     return rows
-
-
-def operations_of_mixer(key: str) -> list[str]:
-    """The operations that a mixer calls, those of the classes below it too; ``hybrid`` has its layers' own."""
-    if key == HYBRID:
-        return []
-    modules = dict.fromkeys(cls.__module__ for cls in mixer_class(key).__mro__ if issubclass(cls, Mixer))
-    return list(dict.fromkeys(op for name in modules for op in operations_of(importlib.import_module(name))))
 
 
 def _span(facts: MixerFacts) -> str:

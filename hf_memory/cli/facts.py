@@ -47,14 +47,22 @@ def backends_of(model: "MemoryPreTrainedModel") -> list[str]:
 
     names = []
     for layer in model.layers:
-        operations = operations_of(importlib.import_module(type(layer.mixer).__module__))
+        operations = operations_of_mixer(type(layer.mixer))
         # Attention and short convolutions are calls of torch, which no other backend offers.
         names += [resolve_backend(op, device=default_device(), dtype=torch.float32) for op in operations] or ["torch"]
     return list(dict.fromkeys(names))
 
 
+def operations_of_mixer(cls: type) -> list[str]:
+    """The operations that a mixer calls, and those that the classes behind it call for it."""
+    from hf_memory.models.modeling import Mixer
+
+    modules = dict.fromkeys(one.__module__ for one in cls.__mro__ if issubclass(one, Mixer))
+    return list(dict.fromkeys(op for name in modules for op in operations_of(importlib.import_module(name))))
+
+
 def operations_of(module: ModuleType) -> list[str]:
-    """The operations with a choice of backends that a mixer's module imports, by the names of their files."""
+    """The operations with a choice of backends that a module imports, by the names of their files."""
     names = [
         value.__module__.rpartition(".")[2]
         for value in vars(module).values()
