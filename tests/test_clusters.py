@@ -11,7 +11,7 @@ import typer
 import yaml
 
 from hf_memory.cli.app import app
-from hf_memory.studies.recipes_yaml import find_recipe, load_recipe
+from hf_memory.studies.recipes_yaml import find_file, load_recipe
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "examples" / "cluster"
@@ -91,7 +91,7 @@ def test_a_script_calls_the_sweep_with_what_it_was_given(script, calls):
         assert first == "sweep"
         options = sweep_options(words)
         assert {name: options[name] for name in HOLDS[script.stem]} == HOLDS[script.stem]
-        assert load_recipe(find_recipe(options["recipe"]), options["profile"]).name == options["recipe"]
+        assert load_recipe(find_file(options["recipe"], "recipes"), options["profile"]).name == options["recipe"]
         assert address == ("10.0.0.1:6379" if script.stem == "ray_address" else "")
         assert threads == ("" if script.stem == "ray_address" else "1")
 
@@ -141,4 +141,4 @@ def test_the_job_of_kubernetes_calls_the_sweep_in_the_volume_with_a_worker_per_c
     options = sweep_options(words)
     assert options["results"].is_relative_to("/results")
     assert options["workers"] == int(container["resources"]["limits"]["cpu"])
-    assert load_recipe(find_recipe(options["recipe"]), options["profile"])
+    assert load_recipe(find_file(options["recipe"], "recipes"), options["profile"])

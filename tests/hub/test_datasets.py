@@ -16,6 +16,9 @@ def test_the_card_of_rows_names_both_tables_and_shows_every_study() -> None:
     card = _results_card("me/rows", rows)
     assert isinstance(card, DatasetCard)
     assert card.data.to_dict() == {
+        "license": "apache-2.0",
+        "task_categories": ["token-classification"],
+        "size_categories": ["n<1K"],
         "tags": ["hf_memory", "results", "bit_parity", "dyck"],
         "configs": [
             {"config_name": "rows", "data_files": "rows.parquet", "default": True},

@@ -21,7 +21,7 @@ def clustered_interval(hits: Sequence[float], counts: Sequence[float], level: fl
 
     >>> low, high = clustered_interval([10, 10, 10], [10, 10, 10])
     >>> round(low, 2), high
-    (0.55, 1.0)
+    (0.58, 1.0)
 
     Raises:
         ValueError: There are fewer than two clusters, or no tries.

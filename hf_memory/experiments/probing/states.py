@@ -22,6 +22,8 @@ CACHE_NAMES = ("cache", "past_key_values", "cache_params", "state", "mems")
 _DEEPEST = 12
 
 Kept = dict[tuple[nn.Module, str], torch.Tensor]
+Mark = tuple[torch.Tensor, int | torch.Tensor]
+"""A tensor, and how often it was written or what it held."""
 
 
 @dataclasses.dataclass
@@ -96,18 +98,31 @@ def tensors_on_modules(model: nn.Module) -> Kept:
     return found
 
 
-def changed_on_modules(model: nn.Module, before: Mapping[tuple[nn.Module, str], tuple[int, int]]) -> Kept:
+def changed_on_modules(model: nn.Module, before: Mapping[tuple[nn.Module, str], Mark]) -> Kept:
     """Those that are new since :func:`marks_on_modules`, or were written."""
-    return {place: tensor for place, tensor in tensors_on_modules(model).items() if before.get(place) != _mark(tensor)}
+    return {
+        place: tensor
+        for place, tensor in tensors_on_modules(model).items()
+        if place not in before or _is_other(tensor, before[place])
+    }
 
 
-def marks_on_modules(model: nn.Module) -> dict[tuple[nn.Module, str], tuple[int, int]]:
-    """Which tensors are on modules, and how often each was written."""
+def marks_on_modules(model: nn.Module) -> dict[tuple[nn.Module, str], Mark]:
+    """Which tensors are on modules, and what they hold."""
     return {place: _mark(tensor) for place, tensor in tensors_on_modules(model).items()}
 
 
-def _mark(tensor: torch.Tensor) -> tuple[int, int]:
-    return id(tensor), 0 if tensor.is_inference() else tensor._version
+def _mark(tensor: torch.Tensor) -> Mark:
+    # The tensor itself, so that none which comes later has its place in memory; tensors made in inference mode count no
+    # writes, so that their values are kept.
+    return tensor, tensor.clone() if tensor.is_inference() else tensor._version
+
+
+def _is_other(tensor: torch.Tensor, mark: Mark) -> bool:
+    before, seen = mark
+    if tensor is not before:
+        return True
+    return not torch.equal(tensor, seen) if isinstance(seen, torch.Tensor) else tensor._version != seen
 
 
 def cache_name(model: PreTrainedModel) -> str:

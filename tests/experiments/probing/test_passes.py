@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from hf_memory.experiments.probing.passes import Runner, make_runner
-from hf_memory.experiments.probing.states import LiveState
+from hf_memory.experiments.probing.states import LiveState, changed_on_modules, marks_on_modules
 from hf_memory.mixers.auto import mixer_config, model_class
 from tests.experiments.probing.pieces import STATE_NUMBERS, VOCABULARY, tiny
 
@@ -49,6 +49,19 @@ def test_a_prefix_is_read_in_pieces_only_where_that_is_exact():
             runner.prefix(ids)
         sizes.append(pieces)
     assert sizes == [[16, 16, 8], [40]]
+
+
+@pytest.mark.parametrize("inference", [True, False])
+def test_what_a_pass_puts_on_modules_is_found_wherever_it_lies_in_memory(inference):
+    with torch.inference_mode(inference):
+        module = nn.Identity()
+        module.state, module.written, module.same = torch.zeros(3), torch.zeros(3), torch.zeros(3)
+        for _ in range(20):
+            marks = marks_on_modules(module)
+            module.state = None  # its place in memory is free for the next one
+            module.state = torch.ones(3)
+            module.written += 1
+            assert {name for _, name in changed_on_modules(module, marks)} == {"state", "written"}
 
 
 def test_a_copy_of_a_state_is_not_written_into():
