@@ -54,6 +54,21 @@ def page(browser, tmp_path):
         yield found
 
 
+def test_a_browser_runs_the_script_of_a_page_and_no_other(browser, tmp_path):
+    path = sweep_page(tmp_path)
+    planted = "<script>document.title = 'planted'</script><img src='https://example.org/x.png' onerror='planted()'>"
+    path.write_text(path.read_text().replace("<h1>", f"{planted}<h1>", 1))
+    context = browser.new_context(offline=True)
+    page, complaints = context.new_page(), list[str]()
+    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    page.goto(path.resolve().as_uri())
+    assert page.title() != "planted"
+    page.locator("th button").first.click()
+    assert page.locator("th[aria-sort]").count() == 1
+    context.close()
+    assert len([text for text in complaints if "Content Security Policy" in text]) >= 2
+
+
 @pytest.fixture
 def board(tmp_path):
     """The page of all models."""
