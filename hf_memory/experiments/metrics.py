@@ -23,6 +23,10 @@ from hf_memory.tasks.base import IGNORE_INDEX, Task
 Head = Literal["causal", "token_classification"]
 
 
+REACHED = 0.9
+"""A length counts as reached where the metric is above this, there and at every shorter length."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Count:
     """A numerator and a denominator that add up; arrays of both, one entry for each class, for a macro average."""
@@ -252,7 +256,7 @@ def evaluate_predictions(
     return metric_values(task, length, counts)
 
 
-def extrapolation_length(values: Mapping[int, float | Sequence[float]], threshold: float = 0.9) -> int:
+def extrapolation_length(values: Mapping[int, float | Sequence[float]], threshold: float = REACHED) -> int:
     """The longest length that is reached with every shorter one; 0 where the shortest is not.
 
     Args:

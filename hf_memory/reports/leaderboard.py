@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from hf_memory.experiments.metrics import extrapolation_length
+from hf_memory.experiments.metrics import REACHED, extrapolation_length
 from hf_memory.experiments.results import Row
 from hf_memory.experiments.summary import best_learning_rate, curves, reference_levels, studies, title
 from hf_memory.reports.formats import UNKNOWN, count, rate, share, spread, words
@@ -19,7 +19,7 @@ BOUNDS = ("state bytes", "parameters", "training FLOPs")
 
 NOTE = (
     "One line for each model of each study: its mean over seeds at the longest test length, at the learning rate that "
-    "was best, and the longest length up to which it is above 0.9. State bytes are those at that length. "
+    f"was best, and the longest length up to which it is above {REACHED:g}. State bytes are those at that length. "
     "Training FLOPs are 6 times the parameters without embeddings times the tokens seen, an estimate that leaves out "
     "embeddings and the head, and what a recurrence computes beyond its parameters."
 )

@@ -6,6 +6,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from hf_memory.experiments.metrics import REACHED
 from hf_memory.experiments.results import Row
 from hf_memory.experiments.summary import arms, curves, studies, title
 from hf_memory.names import file_name
@@ -15,9 +16,6 @@ from hf_memory.reports.pages import picture, write_single_page
 from hf_memory.reports.plotting import canvas, draw_curve, finish, png
 from hf_memory.reports.styles import CHANCE, arm_styles
 from hf_memory.reports.tables import PageTable, TableCell, TableLine, to_csv
-
-REACHED = 0.9
-"""Recall below which a context length counts as lost."""
 
 COLUMNS = (
     *("model", "architecture", "length", "size", "gap", "counterfactual recall", "recall", "calibrated", "greedy"),
@@ -153,7 +151,7 @@ def reach_table(rows: Sequence[Row], name: str) -> PageTable:
     for arm, points in curves(rows).items():
         reach = [falls_below({length: point.mean for length, point in points.items()}, part) for part in (None, 0.5)]
         start = points[min(points)].mean
-        cells = (TableCell("never" if at is None else count(at), float("inf") if at is None else at) for at in reach)
+        cells = (TableCell("never" if at is None else count(at), at) for at in reach)
         lines.append(TableLine((TableCell(arm, kind="text"), TableCell(share(start), start), *cells)))
     columns = ("model", "at the shortest length", f"below {REACHED:g} at", "below half of its start at")
     note = f"{words(rows[0].headline)} over length: the first measured length at which it is lower."

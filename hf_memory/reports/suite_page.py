@@ -6,10 +6,12 @@ There is no number over all kinds. Every value is read from result rows and hist
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median_high
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from hf_memory.experiments.metrics import REACHED
 from hf_memory.names import file_name
 from hf_memory.reports.formats import UNKNOWN, count, rate, share, spread, words
 from hf_memory.reports.pages import picture, write_single_page
@@ -17,7 +19,7 @@ from hf_memory.reports.plotting import Drawing, png, svg
 from hf_memory.reports.study_page import problems_of
 from hf_memory.reports.styles import CHANCE, GRID, GUIDE, HOLDS, LEFT, NEVER, PALETTE
 from hf_memory.reports.tables import PageTable, TableCell, TableLine, to_csv
-from hf_memory.studies.suites import MEMORIES, REACHED, Score, Suite, by_memory
+from hf_memory.studies.suites import MEMORIES, Score, Suite, by_memory
 
 _PANELS = (
     "value on rows of the training length",
@@ -106,23 +108,18 @@ def _entry_cells(arm: str, one: Score) -> tuple[TableCell, ...]:
     return (
         *(TableCell(name, kind="text") for name in names),
         _of(one.solved, one.planned),
-        TableCell(spread(list(one.values.values())), one.solved) if one.values else TableCell("missing"),
+        TableCell(spread(list(one.values.values()))) if one.values else TableCell("missing"),
         TableCell(share(one.chance), one.chance),
-        TableCell(count(int(median(reached))), median(reached)) if reached else TableCell(""),
-        TableCell(steps_in_words(steps), min(median(steps), 1e12)) if steps else TableCell(""),
+        TableCell(count(int(median_high(reached))) if reached else ""),
+        TableCell(steps_in_words(steps) if steps else ""),
         TableCell(rate(first.learning_rate) if first else UNKNOWN),
         TableCell(count(first.state_bytes)) if first and first.state_bytes is not None else TableCell(""),
     )
 
 
-def median(values: Sequence[float]) -> float:
-    """The middle value; of an even number the larger one in the middle, so that infinities need no mean."""
-    return sorted(values)[len(values) // 2]
-
-
 def steps_in_words(steps: Sequence[float]) -> str:
     """The median, which is beyond the budget where most runs never held the level."""
-    middle = median(steps)
+    middle = median_high(steps)  # of an even number the larger one, so that infinities need no mean
     return "never" if math.isinf(middle) else count(int(middle))
 
 

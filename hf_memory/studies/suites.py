@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hf_memory.experiments.metrics import REACHED
 from hf_memory.experiments.schema import Fields, MapOf, Maybe, Number, Plain, Text
 from hf_memory.names import check_names, file_name
 from hf_memory.studies.expectations import Measure
@@ -27,9 +28,6 @@ from hf_memory.tasks import task_class
 
 MEMORIES = ("stateful", "stack", "associative", "stable", "counting")
 """The kinds of memory, in the order in which they are shown."""
-
-REACHED = 0.9
-"""A test length is reached where the headline metric is above this, there and at every shorter one."""
 
 _FILE = Fields(
     {

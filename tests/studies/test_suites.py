@@ -7,8 +7,10 @@ import pytest
 import yaml
 
 import hf_memory.studies.sweep
+from hf_memory.experiments.metrics import extrapolation_length
 from hf_memory.reports.suite_page import entry_table, memory_table, profile_drawing, write_suite_page
 from hf_memory.studies.recipes_yaml import shipped_files
+from hf_memory.studies.statistics import steps_to
 from hf_memory.studies.suites import MEMORIES, by_memory, load_suite, read_scores, run_suite
 from hf_memory.tasks import task_class
 from tests.studies.sweep_examples import TINY_DATA, InlineWorkers
@@ -65,7 +67,14 @@ def test_a_suite_is_run_once_and_read_back_for_all_mixers(tmp_path, workers):
     }
     assert (parity.solved, hard.solved) == (2, 0)
     assert parity.chance == pytest.approx(task_class("bit_parity")().chance_level("token_accuracy", 8), abs=0.2)
-    assert all(math.isinf(steps) for steps in hard.steps.values())
+    finals = {result.cell.seed: result for result in parity.study.results if result.cell.stage == "final"}
+    assert parity.steps == {seed: steps_to(r.curve("validation", "token_accuracy"), 0.3) for seed, r in finals.items()}
+    assert all(0 < steps < 6 for steps in parity.steps.values())
+    assert hard.steps == {100: math.inf, 101: math.inf}
+    assert parity.reached == {
+        seed: extrapolation_length({row.length: row.value() for name, row in r.rows.items() if name != "validation"})
+        for seed, r in finals.items()
+    }
     assert by_memory(scores) == {"stateful": (2, 4), "stack": (brackets.solved, 2)}
 
     workers.ran.clear()
