@@ -22,9 +22,9 @@ from hf_memory.reports.tables import PageTable, TableCell, TableLine, to_csv
 from hf_memory.studies.suites import MEMORIES, Score, Suite, by_memory
 
 _PANELS = (
-    "value on rows of the training length",
-    "longest test length reached, over that of training",
-    "steps until it held the level",
+    "value on rows\nof the training length",
+    "longest test length reached,\nover that of training",
+    "steps until\nit held the level",
 )
 
 

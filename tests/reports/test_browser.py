@@ -69,6 +69,13 @@ def test_a_browser_runs_the_script_of_a_page_and_no_other(browser, tmp_path):
     assert len([text for text in complaints if "Content Security Policy" in text]) >= 2
 
 
+def test_a_long_path_among_the_problems_fits_a_telephone(browser, tmp_path):
+    path = sweep_page(tmp_path)
+    path.write_text(path.read_text().replace("</h1>", f'</h1><p class="problem">{"/folder" * 40}: damaged</p>', 1))
+    with opened(browser, path, width=400) as page:
+        assert page.locator(".problem").evaluate("element => element.scrollWidth <= element.clientWidth")
+
+
 @pytest.fixture
 def board(tmp_path):
     """The page of all models."""
