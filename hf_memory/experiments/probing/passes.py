@@ -34,6 +34,7 @@ CHECKED = (24, 7)
 """Tokens of the first and of the second chunk of the check."""
 
 _FAILURES = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, NotImplementedError)
+"""What models of any package raise where they cannot go on from a state; a way that raises one is not taken."""
 
 
 @dataclasses.dataclass
