@@ -1,6 +1,6 @@
 """What all attacks share: commands in processes that are forked and not started anew, and what they leave behind.
 
-The parent imports everything once, with one thread, and computes nothing: a fork then holds all imports, and a killed
+The parent imports everything once, with one thread, and starts no other: a fork then holds all imports, and a killed
 run costs its own seconds alone. A sweep's workers, which it starts anew elsewhere, are forked here too.
 """
 

@@ -19,7 +19,10 @@ from benchmarks.faults_kills import attack as attack_kills
 from benchmarks.faults_kills import prepare
 from benchmarks.faults_pairs import attack as attack_pairs
 from benchmarks.faults_report import KILLED, Plan, as_markdown, stem
+from hf_memory.experiments.code import code_digest
+from hf_memory.experiments.training import model_for_task
 from hf_memory.storage import write_text
+from hf_memory.tasks import make_task
 
 # What the commands import when they run; here once for all of them.
 _LATE = (
@@ -36,6 +39,7 @@ def attack_all(plan: Plan, root: Path, output: Path) -> int:
     torch.set_num_threads(1)
     for name in _LATE:
         importlib.import_module(name)
+    _warm()
     report: dict[str, Any] = {"environment": environment(torch.device("cpu")), "seed": plan.seed, "complete": False}
     report["plan"] = {"moments": plan.moments, "inputs": plan.inputs, "files": plan.files}
     report["sections"] = {name: [] for name in plan.sections}
@@ -50,6 +54,15 @@ def attack_all(plan: Plan, root: Path, output: Path) -> int:
         report["complete"] = True
     _write(report, output)
     return int(any(row["faults"] for rows in report["sections"].values() for row in rows))
+
+
+def _warm() -> None:
+    """Load what every run would load anew: the compiled scan, and the digest of the code. No thread is started."""
+    task = make_task("bit_parity")
+    model = model_for_task("lru", task, hidden_size=8, num_hidden_layers=1)
+    with torch.no_grad():
+        model(torch.zeros(1, 8, dtype=torch.long))
+    code_digest(model, task)
 
 
 def _cases(plan: Plan, root: Path, given: Path) -> Iterator[tuple[str, Callable[[], Tally]]]:
