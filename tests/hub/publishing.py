@@ -35,6 +35,7 @@ def publish() -> dict[str, Any]:
         **push_while_training(),
         **push_datasets(),
         **push_results_and_evaluate(),
+        **push_probes(),
         **push_through_interruptions(),
     }
 
@@ -164,6 +165,25 @@ def push_results_and_evaluate() -> dict[str, Any]:
     command("push results --space me/leaderboard")
     again = control()
     return {"equal": same, "rows": rows, "space_log": again}
+
+
+def push_probes() -> dict[str, Any]:
+    """Rows of models that were not trained here: to a dataset and back, and on the page of all models."""
+    from hf_memory.experiments.results import read_rows
+    from hf_memory.hub.datasets import load_results
+    from tests.experiments.probing.pieces import tiny, word_tokenizer
+
+    for name in ("gpt2", "mamba"):
+        tiny(name).save_pretrained(name)
+        word_tokenizer().save_pretrained(name)
+    asked = "--task mqar --lengths 16,32 --pairs 2 --vocabularies 2 --rows 2"
+    command(f"probe gpt2 mamba {asked} --results probes")
+    command("push probes --repo-id ns/probes")
+    command("report ns/probes --out published_probes")
+    command("push probes --space me/probes")
+    rows = read_rows("probes")
+    same = load_results("ns/probes") == rows
+    return {"probes_equal": same, "probes": [[row.arm, row.split, row.value()] for row in rows]}
 
 
 def push_through_interruptions() -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What is pushed with the package is whole, and loads in a process without it."""
 
+import csv
 import io
 import json
 
@@ -154,6 +155,26 @@ def test_results_become_a_page(hub: tuple[str, Hub], published: dict) -> None:
     assert [commit.title for commit in hub[1].repos["space", "me/leaderboard"].commits.values()] == [
         "initial commit", "Page of 3 rows of 1 runs",
     ]  # fmt: skip
+
+
+def test_probes_are_read_back_and_stand_on_the_page_of_all_models(hub: tuple[str, Hub], published: dict) -> None:
+    assert published["probes_equal"]
+    assert {arm for arm, *_ in published["probes"]} == {"gpt2", "mamba"}
+    lines = list(csv.DictReader(files(hub, "space", "me/probes")["leaderboard.csv"].decode().splitlines()))
+    assert [(line["model"], line["task"], line["at length"]) for line in lines] == [
+        (name, "mqar", "32") for name in sorted(("gpt2", "mamba"), key=lambda name: -found(published, name))
+    ]
+    # Keys and values of 2 layers of width 32; 64 channels of 4 + 8 numbers in each of 2 layers.
+    assert {line["model"]: line["state bytes"] for line in lines} == {"gpt2": "16,384", "mamba": "6,144"}
+    assert {line["model"]: float(line["value"]) for line in lines} == {
+        name: pytest.approx(found(published, name), abs=5e-4) for name in ("gpt2", "mamba")
+    }
+    assert b"counterfactual recall" in files(hub, "space", "me/probes")["index.html"]
+
+
+def found(published: dict, name: str) -> float:
+    """A probed model's value at the longest length."""
+    return next(value for arm, split, value in published["probes"] if (arm, split) == (name, "test_32"))
 
 
 def test_a_checkpoint_on_the_hub_is_evaluated(published: dict) -> None:
