@@ -21,6 +21,7 @@ JOB = FOLDER / "kubernetes_job.yaml"
 # What each script is given, in the order of its own usage; the last is the options that its call must hold.
 GIVEN = {
     "slurm": ["r1_bit_parity", "cpu", "/shared/results"],
+    "slurm_array": ["r1_bit_parity", "cpu", "/own/results"],
     "slurm_gpu": ["r6_mqar_widths", "full", "/shared/results"],
     "gpu_share": ["r6_mqar_widths", "full", "0.5"],
     "ray_address": ["10.0.0.1:6379", "r1_bit_parity", "cpu", "/shared/results"],
@@ -28,6 +29,7 @@ GIVEN = {
 }
 HOLDS = {
     "slurm": {"results": Path("/shared/results"), "workers": 16, "backend": "local"},
+    "slurm_array": {"results": Path("/own/results"), "workers": 16, "backend": "local", "shard": "3/8"},
     "slurm_gpu": {"results": Path("/shared/results"), "backend": "ray", "gpu_share": 0.25},
     "gpu_share": {"backend": "ray", "gpu_share": 0.5},
     "ray_address": {"results": Path("/shared/results"), "backend": "ray", "gpu_share": 0.0},
@@ -58,6 +60,7 @@ def calls(tmp_path, monkeypatch):
         (programs / name).write_text(STAND_IN)
         (programs / name).chmod(0o755)
     env = {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "CALLS": str(log), "SLURM_CPUS_PER_TASK": "16"}
+    env |= {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "8"}
 
     def run(script: Path, *given: str) -> list[list[str]]:
         done = subprocess.run(["bash", script, *given], capture_output=True, text=True, env=env, check=False)
@@ -103,15 +106,17 @@ def test_a_script_without_arguments_says_what_it_wants(script):
     assert "1: " in done.stderr
 
 
-@pytest.mark.parametrize("name", ["slurm", "slurm_gpu"])
+@pytest.mark.parametrize("name", ["slurm", "slurm_array", "slurm_gpu"])
 def test_the_head_of_a_slurm_script_asks_for_nodes_cores_and_time(name):
     head = dict(
         line.removeprefix("#SBATCH --").partition("=")[::2]
         for line in (FOLDER / f"{name}.sh").read_text().splitlines()
         if line.startswith("#SBATCH")
     )
-    assert {"nodes", "ntasks-per-node", "cpus-per-task", "time", "requeue", "output"} <= set(head)
-    assert head["ntasks-per-node"] == "1"
+    assert {"cpus-per-task", "time", "requeue", "output"} <= set(head)
+    # A task of an array is one process; else there is one on each node.
+    one = {"ntasks": "1"} if name == "slurm_array" else {"nodes": "2", "ntasks-per-node": "1"}
+    assert head.items() >= one.items()
     assert ("gpus-per-node" in head) == (name == "slurm_gpu")
 
 

@@ -19,6 +19,13 @@ AcceptOtherCode = Annotated[
     ),
 ]
 
+Stack = Annotated[
+    int, typer.Option(min=1, help="Runs of other learning rates and seeds trained as one model, where that pays.")
+]
+Part = Annotated[
+    str, typer.Option(help="Run one part of each stage alone, such as 2/8, as the task of an array of jobs.")
+]
+
 
 def sweep(
     recipe: Annotated[str, typer.Argument(help="Recipe: a YAML file, or the name of one that comes with the package.")],
@@ -31,14 +38,12 @@ def sweep(
     ] = "local",
     workers: Annotated[int | None, typer.Option(min=1, help="Cells at a time; one per core by default.")] = None,
     gpu_share: Annotated[float, typer.Option(min=0.0, help="GPU of each process, with ray.")] = 0.0,
-    stack: Annotated[
-        int,
-        typer.Option(min=1, help="Runs of other learning rates and seeds trained as one model, where that pays."),
-    ] = 1,
+    stack: Stack = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the cells and run nothing.")] = False,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed cells again.")] = False,
     overwrite: Overwrite = False,
     accept_other_code: AcceptOtherCode = False,
+    shard: Part = "1/1",
     replicate: Annotated[
         int, typer.Option(min=0, help="Then run what agreed again with this many seeds that nobody has used.")
     ] = 0,
@@ -50,13 +55,14 @@ def sweep(
     from hf_memory.storage import check_writable
     from hf_memory.studies.recipes_yaml import find_file, load_recipe
     from hf_memory.studies.replication import replicate as run_replication
+    from hf_memory.studies.running import Shard
     from hf_memory.studies.sweep import run_sweep
 
     loaded = load_recipe(find_file(recipe, "recipes"), profile)
     if dry_run:
         show_cells(loaded, workers)
         return
-    reuse = other_code(overwrite, accept_other_code)
+    reuse, part = other_code(overwrite, accept_other_code), Shard.parse(shard)
     folder = results or Path("results") / loaded.name / profile
     check_writable(folder)
     study = run_sweep(
@@ -68,9 +74,11 @@ def sweep(
         stack=stack,
         retry_failed=retry_failed,
         other_code=reuse,
+        shard=part,
     )
-    show_verdicts(study)
-    if replicate:
+    if study.complete:
+        show_verdicts(study)
+    if replicate and study.complete:
         show_replication(
             run_replication(study, folder, replicate, workers=workers, backend=backend, gpu_share=gpu_share)
         )

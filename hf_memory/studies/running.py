@@ -1,7 +1,9 @@
 """Running the cells of a study: the pool of workers, attempts after a crash, and a bar with the time that is left."""
 
+import dataclasses
 import logging
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +24,50 @@ ReuseOther = Literal["report", "overwrite", "accept"]
 """What becomes of finished cells that other code made: they are named and stand, run again, or stand where a sample of
 them that is run again gives equal numbers.
 """
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """One part of the cells of every stage, for a job that need not see those that run the other parts.
+
+    Attributes:
+        number: Which part, counted from 1.
+        count: Number of parts.
+    """
+
+    number: int = 1
+    count: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> "Shard":
+        """Read ``"2/8"``.
+
+        Raises:
+            ValueError: It is no part.
+        """
+        found = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", text)
+        shard = cls(*map(int, found.groups())) if found else cls(0, 0)
+        if not 1 <= shard.number <= shard.count:
+            raise ValueError(f"shard must be i/n with i from 1 to n, such as 2/8, got {text!r}")
+        return shard
+
+    def of(self, cells: Sequence[Cell], seconds: Mapping[str, float]) -> list[Cell]:
+        """Its cells, the same whatever is finished; the longest are dealt out first, so that parts take equally long.
+
+        Args:
+            cells: All cells of a stage.
+            seconds: Estimated time of a run at each place, by :func:`key`.
+        """
+        dealt = sorted(cells, key=lambda cell: (-seconds[key(cell.place)], cell.digest))
+        return dealt[self.number - 1 :: self.count]
+
+
+WHOLE = Shard()
+"""All cells."""
+
+
+class OtherShardsOpenError(Exception):
+    """Cells of other parts are not finished, and what follows needs them."""
 
 
 def make_workers(backend: str, workers: int | None, gpu_share: float = 0.0) -> Workers:
@@ -46,6 +92,7 @@ class Runner:
         stack: Cells that are trained as one stacked model, at most.
         progress: Show the bar.
         other_code: What becomes of finished cells that other code made.
+        shard: The part of the cells that is run.
     """
 
     def __init__(
@@ -57,8 +104,10 @@ class Runner:
         stack: int,
         progress: bool,
         other_code: ReuseOther = "report",
+        shard: Shard = WHOLE,
     ):
         self.results, self.workers, self.stack, self._seconds = results, workers, stack, seconds
+        self._shard = shard
         self._other_code: ReuseOther = other_code
         self._bar = tqdm(desc=name, unit="cell", disable=not progress, dynamic_ncols=True)
         self._estimated = self._taken = 0.0
@@ -71,14 +120,32 @@ class Runner:
         self._bar.close()
 
     def run(self, cells: Sequence[Cell]) -> None:
-        """Run cells until each is finished or has failed for good; one that crashes stays open for some attempts."""
-        self._check_finished(cells)
-        self._bar.total = (self._bar.total or 0) + len(cells)
-        self._bar.update(sum(state_of(self.results, cell) != "open" for cell in cells))
-        while todo := [cell for cell in cells if state_of(self.results, cell) == "open"]:
+        """Run cells until each is finished or has failed for good; one that crashes stays open for some attempts.
+
+        Raises:
+            OtherShardsOpenError: Cells of other parts are open when those of this one are not.
+        """
+        own = self._shard.of(cells, self._seconds)
+        self._check_finished(own)
+        self._bar.total = (self._bar.total or 0) + len(own)
+        self._bar.update(len(own) - len(self._still_open(own)))
+        while todo := self._still_open(own):
             self._run(todo)
-        for cell in cells:  # a worker may outlive a sweep that was killed, and die of it while this one runs
+        for cell in own:  # a worker may outlive a sweep that was killed, and die of it while this one runs
             clear_claim(cell_path(self.results, cell.digest))
+        if others := self._still_open(cells):
+            part = f"{self._shard.number}/{self._shard.count}"
+            raise OtherShardsOpenError(
+                f"shard {part} is finished; open cells of other shards: {len(others)}; "
+                "when those are in this folder too, run the same again for what follows them"
+            )
+
+    def say(self, sentence: str) -> None:
+        """Print a line above the bar."""
+        self._bar.write(sentence)
+
+    def _still_open(self, cells: Sequence[Cell]) -> list[Cell]:
+        return [cell for cell in cells if state_of(self.results, cell) == "open"]
 
     def _run(self, todo: Sequence[Cell]) -> None:
         self._open = {cell.digest: self._seconds[key(cell.place)] for cell in todo}
@@ -99,16 +166,16 @@ class Runner:
                 self._set_aside(cell, "superseded", f"other code made it ({rows[0].code})")
         if other.found and self._other_code == "accept":
             for made in other.accept(self.workers):
-                self._bar.write(made.sentence)
+                self.say(made.sentence)
         if other.found and self._other_code != "overwrite":
-            self._bar.write(other.sentence)
+            self.say(other.sentence)
 
     def _set_aside(self, cell: Cell, ending: str, why: str) -> None:
         """Rename the file of a cell, or what lies in its place, so that the cell runs again."""
         path = cell_path(self.results, cell.digest)
         aside = path.with_name(f"{path.name}.{ending}")
         path.replace(aside)
-        self._bar.write(f"{cell.name} runs again: {why}; the file is kept as {aside.name}")
+        self.say(f"{cell.name} runs again: {why}; the file is kept as {aside.name}")
 
     def _report(self, cell: Cell, outcome: Outcome, text: str, seconds: float) -> None:
         """Note that a cell has ended."""
@@ -117,7 +184,7 @@ class Runner:
             self._estimated, self._taken = self._estimated + estimate, self._taken + seconds
         if outcome in ("failed", "crashed"):
             again = "; it is tried again" if outcome == "crashed" else ""
-            self._bar.write(f"{cell.name}: {text}{again}")
+            self.say(f"{cell.name}: {text}{again}")
             logger.error("%s %s: %s", cell.name, outcome, text)
         self._bar.update(outcome != "crashed")
         self._show_time()

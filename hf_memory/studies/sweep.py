@@ -28,7 +28,7 @@ from hf_memory.studies.plans import (
 )
 from hf_memory.studies.recipes import Recipe
 from hf_memory.studies.registration import check_readable, check_registered
-from hf_memory.studies.running import ReuseOther, Runner, key, make_workers
+from hf_memory.studies.running import WHOLE, OtherShardsOpenError, ReuseOther, Runner, Shard, key, make_workers
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +71,7 @@ def run_sweep(
     retry_failed: bool = False,
     progress: bool = True,
     other_code: ReuseOther = "report",
+    shard: Shard = WHOLE,
 ) -> Study:
     """Run every cell of a recipe that is not finished, and write the record by which reports read it.
 
@@ -86,9 +87,10 @@ def run_sweep(
         progress: Show a bar over cells with the time that is left.
         other_code: What becomes of finished cells that other code made: ``"report"`` names them, ``"overwrite"`` runs
             them again, ``"accept"`` runs a sample of them again and records whether the numbers are equal.
+        shard: The part of the cells of each stage that is run.
 
     Returns:
-        The results of all cells.
+        The results of all cells; not ``complete`` where those of other shards are open.
 
     Raises:
         ValueError: If a setting cannot be sized, before anything is run.
@@ -105,7 +107,7 @@ def run_sweep(
     seconds = {key(setting.place): setting.seconds for setting in settings}
     with (
         make_workers(backend, workers, gpu_share) as pool,
-        Runner(recipe.name, results, pool, seconds, stack, progress, other_code) as runner,
+        Runner(recipe.name, results, pool, seconds, stack, progress, other_code, shard) as runner,
     ):
         return _Sweep(recipe, settings, runner).run()
 
@@ -118,7 +120,15 @@ class _Sweep:
         self.cells: list[Cell] = []
 
     def run(self) -> Study:
-        """Both stages."""
+        """Both stages, as far as the shard goes."""
+        try:
+            self._run()
+        except OtherShardsOpenError as waiting:
+            self.runner.say(str(waiting))
+            return dataclasses.replace(self._study(), complete=False)
+        return self._study()
+
+    def _run(self) -> None:
         rates = list(self.recipe.learning_rates)
         self._do(search_cells(self.recipe, self.settings, rates))
         while new := next_rates(self.recipe, rates, self._curves()):
@@ -131,7 +141,6 @@ class _Sweep:
             self._do(self._final(rates, [setting for setting in self.settings if setting.place in wanted], look))
         # A run that crashed is tried again by the next sweep; until then no claim that needs it is decided.
         write_record(self.results, self.recipe, self.settings, self.cells, complete=True)
-        return self._study()
 
     def _choices(self) -> dict[str, Choice | None]:
         """The rate chosen at each place that was searched; None where a run of the search crashed."""
