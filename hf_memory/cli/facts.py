@@ -2,7 +2,6 @@
 
 import importlib
 import inspect
-import math
 import re
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -111,5 +110,5 @@ def chance_of(specification: "Specification") -> str:
     from hf_memory.data.specification import length_bounds
 
     task = specification.task
-    chance = task.chance_level(task.headline_metric, length_bounds(specification.train_length)[1])
-    return UNKNOWN if math.isnan(chance) else share(chance)
+    chance = task.known_chance(task.headline_metric, length_bounds(specification.train_length)[1])
+    return UNKNOWN if chance is None else share(chance)

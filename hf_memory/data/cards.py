@@ -1,7 +1,6 @@
 """Dataset cards, written from the tasks and from the rows themselves."""
 
 import inspect
-import math
 import re
 from collections.abc import Mapping
 
@@ -130,10 +129,10 @@ def _levels(split: Split) -> tuple[str, str]:
     part = split.parts[0]
     if len(split.parts) > 1 or not isinstance(part.length, int):
         return "", ""
-    chance = part.task.chance_level(part.task.headline_metric, part.length)
-    baselines = part.task.baselines(part.length)
+    chance = part.task.known_chance(part.task.headline_metric, part.length)
+    baselines = part.task.known_baselines(part.length)
     named = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in baselines.items())
-    return ("" if math.isnan(chance) else f"{chance:.3g}"), named
+    return ("" if chance is None else f"{chance:.3g}"), named
 
 
 def _lengths(split: Split, task: Task) -> str:

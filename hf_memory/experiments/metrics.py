@@ -230,17 +230,19 @@ def add_counts(batches: Iterable[Mapping[str, Count]]) -> dict[str, Count]:
 
 
 def metric_values(task: Task, length: int, counts: Mapping[str, Count]) -> dict[str, MetricValue]:
-    """Divide: one :class:`MetricValue` for each count, with the chance level and the baselines of ``length``."""
-    values = {}
-    for name, count in counts.items():
-        chance = task.chance_level(name, length)
-        values[name] = MetricValue(
+    """Divide: one :class:`MetricValue` for each count, with the chance level and the baselines of ``length``.
+
+    Both are left out where the task does not work them out, see :attr:`hf_memory.tasks.base.Task.levels_until`.
+    """
+    return {
+        name: MetricValue(
             count.value,
             *count.total,
-            chance=None if math.isnan(chance) else chance,
-            baselines=task.baselines(length) if name == task.headline_metric else {},
+            chance=task.known_chance(name, length),
+            baselines=task.known_baselines(length) if name == task.headline_metric else {},
         )
-    return values
+        for name, count in counts.items()
+    }
 
 
 def evaluate_predictions(

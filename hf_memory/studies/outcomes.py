@@ -83,9 +83,11 @@ class Result:
         if split not in splits:
             raise ValueError(f"split: {self.cell.name} has no {split!r} (known: {', '.join(splits)})")
         parts = splits[split].parts
-        levels = [part.task.chance_level(metric, length_bounds(part.length)[1]) for part in parts]
-        level = statistics.fmean(levels, weights=[part.num_examples for part in parts])
-        return 0.0 if math.isnan(level) else level
+        levels = [part.task.known_chance(metric, length_bounds(part.length)[1]) for part in parts]
+        known = [level for level in levels if level is not None]
+        if len(known) < len(levels):
+            return 0.0
+        return statistics.fmean(known, weights=[part.num_examples for part in parts])
 
     def curve(self, split: str, metric: str) -> list[tuple[int, float]]:
         """Steps and value of each evaluation during training; empty where there is none of that metric."""

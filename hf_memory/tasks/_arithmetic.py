@@ -11,6 +11,8 @@ _PLUS, _MINUS = 0, 1
 _SHORTEST_SUM = 5
 _BRACKETED = 3  # the smallest part that ends in a bracket
 _WINDOW = 3
+_SETTLED = 1e-16
+"""Change of a probability by one step below which a chain counts as settled."""
 
 
 def plain(
@@ -118,14 +120,21 @@ def _plain_states(length: int, modulus: int, num_operators: int) -> np.ndarray:
 
     ``length`` digits have been read, each with the operator after it.
     """
-    if length == 0:
-        states = np.zeros((modulus, modulus))
-        states[0, 1 % modulus] = 1.0
-        return states
-    before = _plain_states(length - 1, modulus, num_operators)
+    states = np.zeros((modulus, modulus))
+    states[0, 1 % modulus] = 1.0
+    for _ in range(length):
+        after = _after_digit(states, num_operators)
+        if np.allclose(after, states, rtol=0, atol=_SETTLED):  # what more digits would not change
+            return after
+        states = after
+    return states
+
+
+def _after_digit(before: np.ndarray, num_operators: int) -> np.ndarray:
+    """The states (m, m) after one more digit and the operator that follows it."""
+    modulus = len(before)
     states = np.zeros_like(before)
-    places = np.indices((*before.shape, modulus))
-    total, factor, digit = places[0], places[1], places[2]
+    total, factor, digit = np.indices((modulus,) * 3)
     share = np.broadcast_to(before[:, :, None] / (modulus * num_operators), total.shape)
     value = (total + factor * digit) % modulus
     np.add.at(states, (value, np.full_like(value, 1 % modulus)), share)

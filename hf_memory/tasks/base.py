@@ -6,6 +6,7 @@ A task is the law alone. Which lengths, how many rows and which seed are decided
 
 import abc
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
@@ -69,6 +70,8 @@ class Task(abc.ABC):
         problem_type: ``"classification"`` or ``"regression"``.
         category: Kind of memory that the task needs.
         headline_metric: The metric that ``extrapolation_length`` thresholds.
+        levels_until: The longest length at which chance levels and baselines are worked out, beyond which that would
+            take longer than a model's pass over the rows; None for every length.
         bracket_words: Whether rows are words of brackets, which rules that count brackets can read.
         presets: Named settings; the first is the default.
 
@@ -83,6 +86,7 @@ class Task(abc.ABC):
     problem_type: ClassVar[Literal["classification", "regression"]] = "classification"
     category: ClassVar[Literal["stateful", "stable", "counting", "associative", "stack"]]
     headline_metric: ClassVar[str] = "token_accuracy"
+    levels_until: ClassVar[int | None] = None
     bracket_words: ClassVar[bool] = False
     presets: ClassVar[Mapping[str, Preset]]
 
@@ -145,6 +149,19 @@ class Task(abc.ABC):
     def baselines(self, length: int) -> dict[str, float]:
         """Value of the headline metric for named heuristics that do not solve the task."""
         return {}
+
+    def knows_levels(self, length: int) -> bool:
+        """Whether chance levels and baselines are worked out at ``length``, see ``levels_until``."""
+        return self.levels_until is None or length <= self.levels_until
+
+    def known_chance(self, metric: str, length: int) -> float | None:
+        """The chance level; None where it is not known or not worked out."""
+        level = self.chance_level(metric, length) if self.knows_levels(length) else math.nan
+        return None if math.isnan(level) else level
+
+    def known_baselines(self, length: int) -> dict[str, float]:
+        """The baselines; none where they are not worked out."""
+        return self.baselines(length) if self.knows_levels(length) else {}
 
     @abc.abstractmethod
     def num_distinct(self, length: int) -> int:

@@ -13,6 +13,8 @@ from hf_memory.tasks._checks import check_choice, check_int
 from hf_memory.tasks.base import IGNORE_INDEX, Preset, Segment, Task
 
 _MAX_ENUMERATED = 1 << 26
+_SETTLED = 1e-16
+"""Change of a probability by one step below which a chain counts as settled."""
 _POSTER = "poster, bit parity: trained at 32, evaluated at 48, 64, 128, 256"
 _LONGER = "project page, bit parity: evaluated at sequences 50 % longer"
 _CONTROLLED = "poster, controlled bit parity: exactly 12 ones, evaluated at sequences 50 % longer"
@@ -88,6 +90,7 @@ class BitParity(Task):
     key: ClassVar[str] = "bit_parity"
     head: ClassVar[Literal["causal", "token_classification"]] = "token_classification"
     category: ClassVar[Literal["stateful", "stable", "counting", "associative", "stack"]] = "stateful"
+    levels_until: ClassVar[int | None] = 4_096
     presets: ClassVar[Mapping[str, Preset]] = {
         "iid_32": Preset(32, (32, 48, 64, 128, 256), source=_POSTER),
         "iid_16": Preset(16, (16, 24), source=_LONGER),
@@ -239,6 +242,10 @@ class BitParity(Task):
         """The scored positions of an array whose first axis is the position."""
         return joint if self.score == "all" else joint[-1:]
 
+    def knows_levels(self, length: int) -> bool:
+        """For the parity of independent bits at every length, which a closed form and a settled chain give."""
+        return (self.modulus == 2 and self.num_ones is self.distinct_pool is None) or super().knows_levels(length)
+
     def num_distinct(self, length: int) -> int:
         """Number of distinct rows, exact."""
         space = self._space(length)
@@ -316,7 +323,7 @@ def _windows(position: int, width: int) -> list[tuple[int, tuple[int, ...]]]:
     return [(start + rank, bits) for rank, bits in enumerate(itertools.product((0, 1), repeat=seen))]
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=16)
 def _joint(length: int, num_ones: int | None, modulus: int, width: int) -> np.ndarray:
     """Probability (L, W, C) that the last ``width`` bits at a position are w and its label is y."""
     # The count is a Markov chain. Independent bits need its remainder only; otherwise it says how many ones are left.
@@ -336,6 +343,10 @@ def _joint(length: int, num_ones: int | None, modulus: int, width: int) -> np.nd
                 chance = step(chance, start + offset, bit)
             np.add.at(joint[position, window], counts % modulus, chance)
         before.append(step(before[-1], position, 0) + step(before[-1], position, 1))
+        # Independent bits forget where they began: from here on one position is like the next.
+        if num_ones is None and position >= width and np.ptp(before[-width - 1 :], axis=0).max() < _SETTLED:
+            joint[position:] = joint[position]
+            break
     joint.setflags(write=False)
     return joint
 
@@ -354,9 +365,28 @@ def _joint_of_pool(task: BitParity, length: int, width: int) -> np.ndarray:
     return joint
 
 
+def _majority_of_coins(length: int) -> np.ndarray:
+    """As :func:`_majority_joint` for independent bits and their parity, in closed form.
+
+    Of n bits, the counts k <= m = floor(n / 2) have probability 1/2 (n odd) or 1/2 + C(n, m) / 2^(n + 1), and even ones
+    among them outweigh the odd ones by sum_k<=m (-1)^k C(n, k) / 2^n = (-1)^m C(n - 1, m) / 2^n.
+    """
+    n = np.arange(1, length + 1)
+    middle = n // 2
+    # C(n, floor(n / 2)) / 2^n, each from the one before; C(n - 1, m) is C(n, m) (n - m) / n.
+    central = np.cumprod(np.where(n % 2, n / (n + 1), 1.0))
+    few = np.where(n % 2, 0.5, 0.5 + central / 2)
+    gap = np.where(middle % 2, -1.0, 1.0) * central * (n - middle) / n
+    joint = np.stack([few + gap, few - gap, 1 - few - gap, 1 - few + gap], axis=1).reshape(length, 2, 2) / 2
+    joint.setflags(write=False)
+    return joint
+
+
 @functools.lru_cache(maxsize=64)
 def _majority_joint(task: BitParity, length: int) -> np.ndarray:
     """Probability (L, 2, C) that ones are more than zeros so far, or not, and that the label at a position is y."""
+    if task.modulus == 2 and task.num_ones is task.distinct_pool is None:
+        return _majority_of_coins(length)
     counts = np.arange(length + 1)
     joint = np.zeros((length, 2, task.modulus))
     chance = (counts == 0).astype(np.float64)

@@ -67,6 +67,7 @@ class CompositionalMQAR(Task):
     head: ClassVar[Literal["causal", "token_classification"]] = "causal"
     category: ClassVar[Literal["stateful", "stable", "counting", "associative", "stack"]] = "associative"
     headline_metric: ClassVar[str] = "recall"
+    levels_until: ClassVar[int | None] = 16_384
     presets: ClassVar[Mapping[str, Preset]] = {
         "kv4_len64": Preset(64, (64, 128, 256), {"num_kv_pairs": 4}, source=_SMALL),
         "kv9_len64": Preset(64, (64, 128, 256), {"num_kv_pairs": 9}, source=_SMALL),

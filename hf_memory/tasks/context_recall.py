@@ -89,6 +89,7 @@ class ContextRecall(Task):
     head: ClassVar[Literal["causal", "token_classification"]] = "causal"
     category: ClassVar[Literal["stateful", "stable", "counting", "associative", "stack"]] = "associative"
     headline_metric: ClassVar[str] = "recall"
+    levels_until: ClassVar[int | None] = 4_096
     presets: ClassVar[Mapping[str, Preset]] = _presets()
 
     vocab_size: int = 16

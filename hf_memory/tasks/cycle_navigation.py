@@ -51,6 +51,7 @@ class CycleNavigation(AnswerTask):
 
     key: ClassVar[str] = "cycle_navigation"
     num_symbols: ClassVar[int] = 3
+    levels_until: ClassVar[int | None] = 2_048
     presets: ClassVar[Mapping[str, Preset]] = {
         "len3_40": Preset(
             (3, 40),

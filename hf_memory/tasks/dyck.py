@@ -79,6 +79,7 @@ class Dyck(Task):
     category: ClassVar[Literal["stateful", "stable", "counting", "associative", "stack"]] = "stack"
     headline_metric: ClassVar[str] = "macro_recall_at_depth0"
     bracket_words: ClassVar[bool] = True
+    levels_until: ClassVar[int | None] = 1_024
     presets: ClassVar[Mapping[str, Preset]] = {
         "len32": Preset(32, _LENGTHS, source=_POSTER),
         "len32_type_swap": Preset(32, _LENGTHS, {"law": "type_swap"}, source="a law that needs the types counted"),

@@ -61,6 +61,7 @@ class FlipFlop(Task):
     key: ClassVar[str] = "flip_flop"
     head: ClassVar[Literal["causal", "token_classification"]] = "causal"
     category: ClassVar[Literal["stateful", "stable", "counting", "associative", "stack"]] = "stateful"
+    levels_until: ClassVar[int | None] = 65_536
     presets: ClassVar[Mapping[str, Preset]] = {
         "ignore80_len512": Preset(512, (512,), {}, _tests(512), source=_LIU.format("FFL(0.8) with both its tests")),
         "ignore80_len512_all": Preset(

@@ -77,6 +77,7 @@ class IntervalCounting(Task):
     problem_type: ClassVar[Literal["classification", "regression"]] = "regression"
     category: ClassVar[Literal["stateful", "stable", "counting", "associative", "stack"]] = "counting"
     headline_metric: ClassVar[str] = "exact_offsets"
+    levels_until: ClassVar[int | None] = 8_192
     presets: ClassVar[Mapping[str, Preset]] = {
         "isi10_len200": _preset(200, 10, 20, 40),
         "isi30_len600": _preset(600, 30, 60, 120),

@@ -77,6 +77,7 @@ class ModularArithmetic(AnswerTask):
     multiplication: bool = True
 
     key: ClassVar[str] = "modular_arithmetic"
+    levels_until: ClassVar[int | None] = 1_024
     presets: ClassVar[Mapping[str, Preset]] = {
         "plain_1_19": Preset(
             (1, 19), (19, 31, 63, 127), {"separator": True}, _pooled(20, 127, 8_192), source=_NEGATIVE.format("")

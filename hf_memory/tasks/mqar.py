@@ -128,6 +128,7 @@ class MQAR(Task):
     head: ClassVar[Literal["causal", "token_classification"]] = "causal"
     category: ClassVar[Literal["stateful", "stable", "counting", "associative", "stack"]] = "associative"
     headline_metric: ClassVar[str] = "recall"
+    levels_until: ClassVar[int | None] = 16_384
     presets: ClassVar[Mapping[str, Preset]] = {
         "kv4_len64": _pairs(4, 64, _ZOOLOGY),
         "kv8_len128": _pairs(8, 128, _ZOOLOGY),

@@ -51,6 +51,7 @@ class MultiStack(Task):
     key: ClassVar[str] = "multi_stack"
     head: ClassVar[Literal["causal", "token_classification"]] = "causal"
     category: ClassVar[Literal["stateful", "stable", "counting", "associative", "stack"]] = "stack"
+    levels_until: ClassVar[int | None] = 8_192
     presets: ClassVar[Mapping[str, Preset]] = {
         "stacks64_ops85": Preset(85, (85, 170, 341), source=_KIMI.format(256)),
         "stacks64_ops170": Preset(170, (170, 341), source=_KIMI.format(512)),

@@ -62,6 +62,7 @@ class StringCopy(Task):
     key: ClassVar[str] = "string_copy"
     head: ClassVar[Literal["causal", "token_classification"]] = "causal"
     category: ClassVar[Literal["stateful", "stable", "counting", "associative", "stack"]] = "stable"
+    levels_until: ClassVar[int | None] = 4_096
     headline_metric: ClassVar[str] = "sequence_accuracy"
     presets: ClassVar[Mapping[str, Preset]] = {
         "len5_20": Preset((5, 20), (10, 20, 30, 50, 100), tests=_duplicates(20), source=_COPY),
