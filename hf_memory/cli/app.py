@@ -18,7 +18,7 @@ from hf_memory.cli.doctor import doctor
 from hf_memory.cli.hub import push
 from hf_memory.cli.list import show_mixers_and_tasks, wide_console
 from hf_memory.cli.new import new_app
-from hf_memory.cli.options import TASK_HELP, Config, Keywords
+from hf_memory.cli.options import TASK_HELP, Config, Keywords, Lengths, RemoteCode, dataset_keywords
 from hf_memory.cli.probe import export_harness, probe
 from hf_memory.cli.suite import suite
 from hf_memory.cli.sweep import sweep
@@ -116,6 +116,7 @@ def evaluate(
     task: Annotated[str, typer.Option(help=TASK_HELP)],
     config: Config = None,
     data: Keywords = None,
+    lengths: Lengths = "",
     batch_size: Annotated[int, typer.Option(min=1, help="Rows per forward pass and process.")] = 256,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the Hub.")] = None,
     results: Annotated[Path | None, typer.Option(help="Folder to which the rows are written.")] = None,
@@ -124,25 +125,25 @@ def evaluate(
         bool, typer.Option("--mechanisms", help="Also change contexts and see what answers follow; look at attention.")
     ] = False,
     figure: Annotated[Path | None, typer.Option(help="PNG of outputs over time, for interval_counting.")] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run the code of a checkpoint whose mixer is not known here.")
-    ] = False,
+    trust_remote_code: RemoteCode = False,
 ) -> None:
     """Measure recall and extrapolation of a checkpoint on the validation and test splits of a task.
 
-    Example: `hf-memory evaluate runs/lstm --task bit_parity --data num_train=2000 num_test=200`
+    Very long rows are read in pieces, where states have a fixed size.
+
+    Examples: `hf-memory evaluate runs/lstm --task bit_parity --data num_train=2000 num_test=200`
+    and `hf-memory evaluate runs/lstm --task bit_parity --lengths 1024..1048576 --data num_test=4`
     """
     from accelerate import Accelerator
 
     from hf_memory.data.builder import load_dataset
     from hf_memory.data.specification import specify
-    from hf_memory.experiments.arguments import parse_fields
     from hf_memory.experiments.evaluation import evaluate_lengths, load_for_task, write_evaluation
     from hf_memory.experiments.provenance import run_of
     from hf_memory.hub.client import local_checkpoint
     from hf_memory.storage import check_writable
 
-    keywords = parse_fields(data or [], "data")
+    keywords = dataset_keywords(data, lengths)
     specification = specify(task, config, **keywords)
     accelerator = Accelerator()
     if results is not None and accelerator.is_main_process:

@@ -1,11 +1,12 @@
 """The subcommands ``hf-memory probe`` and ``hf-memory export-harness``."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from hf_memory.cli.options import RemoteCode, numbers
 
 if TYPE_CHECKING:
     from hf_memory.experiments.probing.cells import Plan
@@ -32,7 +33,6 @@ Dtype = Annotated[str, typer.Option(help="auto, float32, float16, bfloat16 or fl
 DeviceMap = Annotated[str | None, typer.Option(help="auto spreads a model over devices.")]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit on the Hub.")]
 Results = Annotated[Path, typer.Option(help="Folder to which the rows are written.")]
-RemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that lies beside the weights.")]
 
 
 def probe(
@@ -99,27 +99,6 @@ def run_probes(
             show(found)
     if accelerator.is_main_process:
         typer.echo(f"rows: {results}; `hf-memory report {results} --out report/` writes the page")
-
-
-def numbers(text: str, name: str) -> tuple[int, ...]:
-    """Whole numbers of a list: ``64,100``, or ``64..4096``, which doubles.
-
-    >>> numbers("64..300", "lengths"), numbers("2,8", "sizes"), numbers("", "gaps")
-    ((64, 128, 256), (2, 8), ())
-
-    Raises:
-        ValueError: The text is no such list.
-    """
-    found: list[int] = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        span = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", part)
-        if span is None or (span[2] and not 0 < int(span[1]) <= int(span[2])):
-            raise ValueError(f"{name} must be numbers such as 64,128 or a range such as 64..4096, got {part!r}")
-        value, last = int(span[1]), int(span[2] or span[1])
-        found.append(value)
-        while span[2] and (value := 2 * value) <= last:
-            found.append(value)
-    return tuple(dict.fromkeys(found))
 
 
 def show(rows: "list[Row]") -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object
 from tqdm.auto import tqdm
@@ -31,6 +30,7 @@ from hf_memory.data.specification import Specification, changed_knobs, data_vers
 from hf_memory.data.tensors import TensorRows
 from hf_memory.experiments.generation import generate_answers
 from hf_memory.experiments.metrics import Count, MetricValue, add_counts, count_predictions, metric_values
+from hf_memory.experiments.pieces import predict_in_pieces
 from hf_memory.experiments.provenance import (
     Run,
     backend_name,
@@ -167,7 +167,7 @@ def predict(
     accelerator: Accelerator | None = None,
     bar: Any = None,
 ) -> dict[str, np.ndarray]:
-    """Run a model over rows.
+    """Run a model over rows; very long ones in pieces, see :mod:`hf_memory.experiments.pieces`.
 
     Returns:
         ``input_ids``, ``labels``, ``predictions`` and ``token_loss``, each (n, T), padded on the right to the longest
@@ -176,7 +176,7 @@ def predict(
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     world, rank = (1, 0) if accelerator is None else (accelerator.num_processes, accelerator.process_index)
-    collate, device = MemoryCollator(), next(model.parameters()).device
+    collate = MemoryCollator()
     autocast = contextlib.nullcontext if accelerator is None else accelerator.autocast
     found: list[tuple[list[int], dict[str, np.ndarray]]] = []
     for first in range(0, len(rows), world * batch_size):
@@ -184,12 +184,12 @@ def predict(
         own = list(block[rank::world])
         # A process without rows in the last block still takes part, since a sharded model needs all of them.
         batch = collate(rows.__getitems__(own or [0]))
-        with torch.no_grad(), autocast():
-            outputs = model(**{key: value.to(device) for key, value in batch.items()}, return_logits=False)
-        columns = {"input_ids": batch["input_ids"], "labels": batch["labels"], "predictions": outputs.predictions}
-        columns["token_loss"] = outputs.token_loss.float()
+        with autocast():
+            predictions, token_loss = predict_in_pieces(model, batch)
+        columns = {"input_ids": batch["input_ids"], "labels": batch["labels"], "predictions": predictions}
+        columns["token_loss"] = token_loss.float()
         if own:
-            found.append((own, {key: value.cpu().numpy() for key, value in columns.items()}))
+            found.append((own, {key: value.numpy() for key, value in columns.items()}))
         if bar is not None:
             bar.update(len(block))
     if world > 1:

@@ -16,6 +16,7 @@ from transformers import PreTrainedConfig
 from transformers.utils import CONFIG_NAME
 
 from hf_memory.data.specification import Specification, changed_knobs
+from hf_memory.experiments.pieces import state_after
 from hf_memory.models.configuration import unchanged_later_fields
 from hf_memory.models.modeling import MemoryPreTrainedModel
 from hf_memory.ops.backends.dispatch import available_backends
@@ -62,9 +63,7 @@ class Run:
 
 def measure_state(model: MemoryPreTrainedModel, num_columns: int) -> tuple[int, int]:
     """Numbers and bytes that the live cache holds for one sequence after ``num_columns`` tokens."""
-    input_ids = torch.zeros(1, num_columns, dtype=torch.int64, device=next(model.parameters()).device)
-    with torch.no_grad():
-        cache = model.base_model(input_ids=input_ids, use_cache=True).cache
+    cache = state_after(model, num_columns)
     return cache.state_size(), cache.nbytes()
 
 

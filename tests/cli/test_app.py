@@ -72,6 +72,12 @@ def test_train_writes_rows_and_a_checkpoint_that_evaluate_and_report_read(call):
     again = read_rows("again")
     assert [row.metrics for row in again] == [row.metrics for row in rows]
     assert {row.weights_sha256 for row in again} == {row.weights_sha256 for row in rows}
+    longer = ["evaluate", "run", "--task", "bit_parity", "--lengths", "8..32,20", *data[:2], "--data", "num_test=64"]
+    result = runner.invoke(app, [*longer, "--data", "num_validation=64", "--results", "longer"])
+    assert result.exit_code == 0, result.output
+    values = {row.split: row.value() for row in read_rows("longer")}
+    assert list(values) == ["validation", "test_8", "test_16", "test_32", "test_20"]
+    assert values["test_16"] == rows[2].value()
     result = runner.invoke(app, ["report", "results", "--out", "page"])
     assert result.output.strip() == os.path.join("page", "index.html")
     assert f"{rows[1].value():.3f}" in Path("page/index.html").read_text()
@@ -92,6 +98,8 @@ def test_train_writes_rows_and_a_checkpoint_that_evaluate_and_report_read(call):
         (["train", "--model", "hiden_size=8", "--smoke", *QUIET], "did you mean 'hidden_size'?"),
         (["train", "--model", "norm=rmss", "--smoke", *QUIET], "norm"),
         (["evaluate", "nowhere", "--task", "mqr"], "did you mean 'mqar'?"),
+        (["evaluate", "run", "--task", "mqar", "--lengths", "64.."], "lengths must be numbers such as 64,128"),
+        (["evaluate", "run", "--task", "mqar", "--lengths", "64", "--data", "test_lengths=[64]"], "not both"),
         (["report", "nowhere"], "'nowhere' holds no file"),
         (["data", "show", "mqar", "--split", "tets_64"], "test_64"),
         (["data", "build", "bit_parity", "--data", "length=0"], "length must be"),
