@@ -71,14 +71,17 @@ _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 def main() -> None:
     """Run the command; errors that a user can mend are one line without a traceback."""
     try:
-        app(prog_name=PROGRAM)
+        sys.exit(app(prog_name=PROGRAM, standalone_mode=False) or 0)
+    except typer.Abort:
+        sys.exit(1)
     except Exception as error:  # what no user can mend is raised again
         from hf_memory.cli.errors import explain
 
         text = explain(error)
         if text is None:
             raise
-        typer.secho(f"Error: {text}", fg="red", err=True)
+        if text:  # without a word after the command's name, its help is shown and nothing else
+            typer.secho(f"Error: {text}", fg="red", err=True)
         sys.exit(2)
 
 
@@ -183,6 +186,9 @@ def report(
     Example: `hf-memory report results/ --out report/`
     """
     from hf_memory.hub.datasets import recover_results
+
+    if revision is not None and Path(results).exists():
+        raise ValueError(f"revision: {results!r} is a path here, which has none; leave it out, or name a repository")
     from hf_memory.reports.report import write_report
 
     typer.echo(write_report(results, out, reader=functools.partial(recover_results, revision=revision)))
