@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from hf_memory.cli.convert import convert
 from hf_memory.cli.data import data_app
 from hf_memory.cli.doctor import doctor
 from hf_memory.cli.hub import push
@@ -60,6 +61,7 @@ app.add_typer(new_app, name="new")
 app.command("doctor")(doctor)
 app.command("list")(show_mixers_and_tasks)
 app.command("push")(push)
+app.command("convert")(convert)
 app.command("probe")(probe)
 app.command("export-harness")(export_harness)
 app.command("sweep")(sweep)

@@ -55,7 +55,8 @@ class MemoryTrainer(WholeCheckpoints, Trainer):
     ``eval_loss`` is the summed loss over the number of targets, with and without metrics. ``label_smoothing_factor``
     smooths the loss that is trained, inside of the head and at the supervised positions; what is evaluated is the loss
     itself. A regression has no classes to smooth and is refused; a plain ``Trainer`` takes the labels away before the
-    model is called, and ends in an error of torch. A ``compute_loss_func`` is evaluated too, each batch weighted by its number of targets.
+    model is called, and ends in an error of torch. A ``compute_loss_func`` is evaluated too, each batch weighted by its
+    number of targets.
 
     Args:
         optim_groups: ``"documented"`` or ``"uniform"``, see ``MemoryPreTrainedModel.optim_groups``.
