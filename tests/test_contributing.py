@@ -89,7 +89,7 @@ def add_line(file: Path, after: str, line: str) -> None:
 def tested(copy: Path, words: list[str]) -> str:
     """What pytest says of some tests of the copy."""
     env = {**os.environ, "PYTHONPATH": str(copy)}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "1200", *words]
     done = subprocess.run(command, cwd=copy, env=env, capture_output=True, text=True, timeout=1_200, check=False)
     assert done.returncode in (0, 1), done.stdout[-3000:] + done.stderr[-2000:]
     return done.stdout
