@@ -46,7 +46,11 @@ def _class_modules() -> dict[str, str]:
 def __getattr__(name: str) -> Any:
     module = _LAZY.get(name) or _class_modules().get(name)
     if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from hf_memory.names import nearest
+
+        near = None if name.startswith("_") else nearest(name, [*_LAZY, *_class_modules()])
+        hint = f"; did you mean {near!r}?" if near else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
     return getattr(importlib.import_module(module), name)
 
 

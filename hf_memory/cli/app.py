@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from hf_memory.cli.convert import convert
 from hf_memory.cli.data import data_app
 from hf_memory.cli.doctor import doctor
 from hf_memory.cli.hub import push
@@ -60,6 +61,7 @@ app.add_typer(new_app, name="new")
 app.command("doctor")(doctor)
 app.command("list")(show_mixers_and_tasks)
 app.command("push")(push)
+app.command("convert")(convert)
 app.command("probe")(probe)
 app.command("export-harness")(export_harness)
 app.command("sweep")(sweep)
@@ -71,14 +73,17 @@ _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 def main() -> None:
     """Run the command; errors that a user can mend are one line without a traceback."""
     try:
-        app(prog_name=PROGRAM)
+        sys.exit(app(prog_name=PROGRAM, standalone_mode=False) or 0)
+    except typer.Abort:
+        sys.exit(1)
     except Exception as error:  # what no user can mend is raised again
         from hf_memory.cli.errors import explain
 
         text = explain(error)
         if text is None:
             raise
-        typer.secho(f"Error: {text}", fg="red", err=True)
+        if text:  # without a word after the command's name, its help is shown and nothing else
+            typer.secho(f"Error: {text}", fg="red", err=True)
         sys.exit(2)
 
 
@@ -184,6 +189,9 @@ def report(
     Example: `hf-memory report results/ --out report/`
     """
     from hf_memory.hub.datasets import recover_results
+
+    if revision is not None and Path(results).exists():
+        raise ValueError(f"revision: {results!r} is a path here, which has none; leave it out, or name a repository")
     from hf_memory.reports.report import write_report
 
     typer.echo(write_report(results, out, reader=functools.partial(recover_results, revision=revision)))

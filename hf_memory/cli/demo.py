@@ -20,7 +20,7 @@ from hf_memory.data.specification import specify
 from hf_memory.experiments.results import Row, cell_path, read_rows
 from hf_memory.experiments.run import SMOKE_ROWS, Experiment
 from hf_memory.reports.report import write_page
-from hf_memory.storage import ClaimLostError, claim
+from hf_memory.storage import ClaimLostError, check_writable, claim
 from hf_memory.studies.watched import Beat
 from hf_memory.studies.workers import Ended, Pool, Reached
 
@@ -145,6 +145,7 @@ def run_demo(output_dir: str | os.PathLike[str], workers: int = 2, smoke: bool =
         RuntimeError: If a cell failed; the others are finished first.
     """
     out = Path(output_dir)
+    check_writable(out)
     cells = [Cell(study, mixer, smoke, out) for study in range(len(STUDIES)) for mixer in MIXERS]
     paths = [cell.path for cell in cells]
     with Pool(run_cell, workers) as pool, _Progress(cells) as progress:

@@ -3,6 +3,7 @@
 import errno
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from hf_memory.storage import ClaimLostError
 
@@ -17,6 +18,7 @@ _DISK = {
     errno.ENOTDIR: "a part of this path is a file; give another folder",
     errno.ENOENT: "there is no such file or folder",
     errno.EISDIR: "it is a folder; give a file",
+    errno.EEXIST: "it is a file; give a folder, or another name",
 }
 _MISSING = re.compile(
     r"[`']?([\w.-]+)(?:[<>=]=[\d.]+)?[`']? (?:to be installed|distribution was not found)|install `([\w.-]+)`"
@@ -48,6 +50,10 @@ def _explain(error: BaseException) -> str | None:
         return f"the package {missing} is missing; `pip install {missing}` installs it"
     if isinstance(error, OSError):
         return _of_files(error)
+    if isinstance(error, StrictDataclassError) and error.__cause__ is not None:
+        return str(error.__cause__)  # which names the field; the error itself only says that a check was made
+    if callable(getattr(error, "format_message", None)):
+        return _of_usage(error)
     if isinstance(error, SafetensorError):
         return f"a safetensors file is damaged ({error}); copy or download it again, or train again"
     if isinstance(error, RuntimeError) and _TORCH_WRITES.search(str(error)):
@@ -65,6 +71,12 @@ def _of_files(error: OSError) -> str:
     if error.filename is None or advice is None:
         return error.strerror if error.strerror and error.filename is None else str(error)
     return f"{error.filename}: {advice}"
+
+
+def _of_usage(error: Any) -> str:
+    """What the parser of a command refuses, and where the command says what it takes."""
+    told, context = str(error.format_message()).rstrip("."), getattr(error, "ctx", None)
+    return told if context is None or not told else f"{told}; `{context.command_path} --help` lists what it takes"
 
 
 def _missing_package(error: BaseException) -> str | None:

@@ -53,9 +53,19 @@ def load_dataset(
     if isinstance(path, Task):
         knobs = {**path.knobs(), **knobs}
         path = f"{NAMESPACE}/{path.key}"
+    if not isinstance(path, str):
+        raise ValueError(f"path must be a name such as '{NAMESPACE}/mqar', or a task, got {type(path).__name__}")
     if not path.startswith(f"{NAMESPACE}/"):
         handed_on = {"streaming": streaming, "num_proc": num_proc, "cache_dir": cache_dir, "revision": revision}
-        return datasets.load_dataset(path, name, split=split, download_mode=download_mode, **handed_on, **knobs)
+        try:
+            return datasets.load_dataset(path, name, split=split, download_mode=download_mode, **handed_on, **knobs)
+        except (OSError, ValueError) as error:
+            key = path.rpartition("/")[2]
+            if key not in TASKS:
+                raise
+            raise ValueError(
+                f"path: {path!r} is no dataset that can be reached; did you mean {f'{NAMESPACE}/{key}'!r}?"
+            ) from error
     task = path.removeprefix(f"{NAMESPACE}/")
     check_names([task], TASKS, f"dataset of {NAMESPACE}")
     version = task_class(task).version

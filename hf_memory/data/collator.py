@@ -42,6 +42,13 @@ class MemoryCollator:
             return dict(rows)
         if not rows:
             raise ValueError("rows must hold at least one row, got none")
+        if "input_ids" not in rows[0]:
+            raise ValueError(
+                f"rows must have 'input_ids' and, for training, 'labels', got {sorted(rows[0])}; Trainer takes away "
+                "what the model does not know, unless remove_unused_columns=False"
+            )
+        if any(set(row) != set(rows[0]) for row in rows):
+            raise ValueError(f"rows must have the same columns, those of the first are {sorted(rows[0])}")
         ids = [np.asarray(row["input_ids"]) for row in rows]
         lengths = np.array([len(row) for row in ids])
         batch = {"input_ids": _pad(ids, self.pad_id, lengths, "input_ids")}

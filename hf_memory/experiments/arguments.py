@@ -9,13 +9,15 @@ from typing import Any, NoReturn
 
 from transformers import HfArgumentParser, TrainingArguments
 
-from hf_memory.data.specification import specify
+from hf_memory.data.specification import KEYWORDS, specify
 from hf_memory.experiments.grammar import repeat_flags, take_includes
 from hf_memory.experiments.results import Row
 from hf_memory.experiments.run import SMOKE_ROWS, Experiment, fields_for_length
 from hf_memory.extensions import include_everywhere
 from hf_memory.mixers.auto import model_keys
-from hf_memory.names import check_names
+from hf_memory.models.configuration import MemoryConfig
+from hf_memory.names import check_names, nearest
+from hf_memory.tasks import TASKS
 
 SMOKE = {"max_steps": 20, "per_device_train_batch_size": 16, "eval_strategy": "no"}
 """Trainer arguments of a run that only shows that everything is in place."""
@@ -29,6 +31,9 @@ class _NotGiven:
 
 
 _NOT_GIVEN = _NotGiven()
+
+_DATA_WORDS = frozenset(KEYWORDS)
+_MODEL_WORDS = frozenset(field.name for field in dataclasses.fields(MemoryConfig))
 
 _PAIRS = {"action": "extend", "metavar": "NAME=VALUE"}
 
@@ -87,12 +92,17 @@ def parse_fields(pairs: Sequence[str], kind: str) -> dict[str, Any]:
     for pair in pairs:
         name, separator, text = pair.partition("=")
         if not separator or not name.isidentifier():
-            raise ValueError(f"{kind}: entries are name=value, got {pair!r}")
+            raise ValueError(f"{kind}: entries are name=value, got {pair!r}; write them without spaces")
         if name in fields:
             raise ValueError(f"{kind}: {name!r} is given twice")
         try:
             fields[name] = json.loads(text)
-        except json.JSONDecodeError:
+        except json.JSONDecodeError as error:
+            if text.startswith(("[", "{")):
+                raise ValueError(
+                    f"{kind}: {name} is no JSON, got {text}; a shell takes double quotes away, so write "
+                    f'\'{name}=["a", "b"]\' in single ones'
+                ) from error
             fields[name] = {"True": True, "False": False, "None": None}.get(text, text)
     return fields
 
@@ -101,14 +111,30 @@ class _Parser(HfArgumentParser):
     """A parser whose errors are one line; the usage of all of Trainer's arguments would bury them."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise a ``ValueError``."""
-        raise ValueError(f"{message}; --help lists the arguments")
+        """Raise a ``ValueError``, which suggests what was meant where a word is not known."""
+        _, _, unknown = message.partition("unrecognized arguments: ")
+        hint = self._suggest(unknown.split()[0].partition("=")[0]) if unknown.strip() else ""
+        raise ValueError(f"{message}; {hint or '--help lists the arguments'}")
+
+    def _suggest(self, word: str) -> str:
+        """What an unknown word may have meant; empty where nothing is near."""
+        name = word.lstrip("-").replace("-", "_")
+        if name in _DATA_WORDS or name in _MODEL_WORDS:
+            return f"give it as --{'data' if name in _DATA_WORDS else 'model'} {name}=..."
+        if not word.startswith("-"):
+            found = [f"--{kind} {word}" for kind, known in (("mixer", model_keys()), ("task", TASKS)) if word in known]
+            return f"did you mean {found[0]}?" if found else ""
+        flags = [flag[2:] for flag in self._option_string_actions if flag.startswith("--") and "-" not in flag[2:]]
+        near = next((flag for flag in flags if flag.endswith(f"_{name}")), None) or nearest(name, flags)
+        return f"did you mean --{near}?" if near else ""
 
 
 def make_parser(prog: str | None = None) -> HfArgumentParser:
     """The parser of a training run. What is not given has the default ``_NOT_GIVEN``, so that the package's hold."""
     epilog = "Flags may be written with _ or -; --include FILE adds the mixers and tasks of a Python file."
-    parser = _Parser([ExperimentArguments, TrainingArguments], prog=prog, usage=_USAGE, epilog=epilog)
+    parser = _Parser(
+        [ExperimentArguments, TrainingArguments], prog=prog, usage=_USAGE, epilog=epilog, allow_abbrev=False
+    )
     parser.add_argument("--lr", dest="learning_rate", type=float, help="short for --learning_rate")
     trainer_names = [field.name for field in dataclasses.fields(TrainingArguments) if field.init]
     parser.set_defaults(**dict.fromkeys(trainer_names, _NOT_GIVEN))

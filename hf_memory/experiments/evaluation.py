@@ -28,7 +28,7 @@ from hf_memory.data.collator import MemoryCollator
 from hf_memory.data.rows import RowSource
 from hf_memory.data.specification import Specification, changed_knobs, data_version, length_bounds
 from hf_memory.data.tensors import TensorRows
-from hf_memory.experiments.generation import generate_answers
+from hf_memory.experiments.generation import check_generates, generate_answers
 from hf_memory.experiments.metrics import Count, MetricValue, add_counts, count_predictions, metric_values
 from hf_memory.experiments.pieces import predict_in_pieces
 from hf_memory.experiments.provenance import (
@@ -85,9 +85,15 @@ def evaluate_lengths(
         ValueError: If the model lacks the task's head or has fewer ids or classes than the task, a split is unknown,
             or answers cannot be generated.
     """
+    if not isinstance(specification, Specification):
+        raise ValueError(f"specification must be made by specify, as specify({specification!r}) does")
+    if not isinstance(splits, Mapping):
+        raise ValueError(f"splits must be rows by split name, as in {{'test_64': rows}}, got {type(splits).__name__}")
     checkpoint = None if isinstance(model, PreTrainedModel) else str(model)
     loaded = model if isinstance(model, PreTrainedModel) else load_for_task(model, specification.task, revision)
     check_fits(loaded, specification.task)
+    if generate:
+        check_generates(loaded)
     unknown = [name for name in splits if name not in specification.splits]
     if unknown:
         raise ValueError(f"splits: {unknown[0]!r} is unknown (known: {', '.join(map(repr, specification.splits))})")
@@ -240,7 +246,10 @@ def load_for_task(
     key = config.model_type.removeprefix("memory_")
     if not config.model_type.startswith("memory_") or key not in model_keys():
         known = ", ".join(f"memory_{key}" for key in model_keys())
-        raise ValueError(f"checkpoint: {str(checkpoint)!r} has model_type {config.model_type!r} (known: {known})")
+        raise ValueError(
+            f"checkpoint: {str(checkpoint)!r} has model_type {config.model_type!r}, and `hf-memory probe` asks models "
+            f"of other libraries (known here: {known})"
+        )
     saved = config.architectures or []
     if saved and not saved[0].endswith(HEADS[task.head]):
         raise ValueError(f"checkpoint: {task.key} needs a model {HEADS[task.head]}, {str(checkpoint)!r} is {saved[0]}")

@@ -41,8 +41,7 @@ def generate_answers(
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    if not model.can_generate():
-        raise ValueError(f"generate: a causal model is needed, got {type(model).__name__}")
+    check_generates(model)
     whole = rows.__getitems__(range(len(rows)))
     ids, labels = whole["input_ids"], whole["labels"]
     starts, sizes = answer_blocks(labels)
@@ -68,6 +67,12 @@ def generate_answers(
     return {"input_ids": ids.numpy(), "labels": labels.numpy(), "predictions": predictions}
 
 
+def check_generates(model: MemoryPreTrainedModel) -> None:
+    """Raise a ``ValueError`` where a model cannot write."""
+    if not model.can_generate():
+        raise ValueError(f"generate: a causal model is needed, got {type(model).__name__}; leave --generate out")
+
+
 def answer_blocks(labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """First position and number of positions (n,) of the answers of labels (n, T).
 
@@ -80,6 +85,7 @@ def answer_blocks(labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     wrong = ((sizes == 0) | (starts == 0) | (ends - starts != sizes)).nonzero().flatten()
     if len(wrong):
         raise ValueError(
-            f"generate: the answer of a row must be one block of labels after a prompt, which row {int(wrong[0])} lacks"
+            f"generate: the answer of a row must be one block of labels after a prompt, which row {int(wrong[0])} "
+            "lacks; evaluate this task without --generate"
         )
     return starts, sizes

@@ -114,9 +114,20 @@ def weights_digest(folder: str | os.PathLike[str]) -> str:
     return digests[0] if len(digests) == 1 else digest({"shards": digests}) if digests else ""
 
 
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
+"""Endings of files that can run code when they are read."""
+
+
 def check_weights(folder: str | os.PathLike[str]) -> None:
-    """Raise a ``ValueError`` that names the first weights file of a checkpoint that is damaged or cut short."""
-    for file in find_files(folder, "*.safetensors"):
+    """Raise a ``ValueError`` where a local checkpoint has no weights, or one that names the first damaged file."""
+    files = find_files(folder, "*.safetensors")
+    if not files and Path(folder).is_dir():
+        pickles = [path.name for path in sorted(Path(folder).iterdir()) if path.suffix in PICKLES]
+        what = f"only a pickle ({pickles[0]}), which is not read" if pickles else "no model.safetensors"
+        raise ValueError(
+            f"checkpoint: {folder} holds {what}; copy it again, or give a folder that save_pretrained wrote"
+        )
+    for file in files:
         try:
             with safe_open(file, "pt") as opened:
                 opened.keys()
@@ -132,7 +143,7 @@ def read_config(folder: str | os.PathLike[str], cls: type[PreTrainedConfig] | No
     """
     path = Path(folder) / CONFIG_NAME
     if not is_file(path):
-        raise ValueError(f"checkpoint: {folder} has no {CONFIG_NAME}; give a folder that save_pretrained wrote")
+        raise ValueError(f"checkpoint: {_what_lacks_config(Path(folder))}")
     try:
         values = read_json(path)
         if not isinstance(values, dict):
@@ -142,6 +153,17 @@ def read_config(folder: str | os.PathLike[str], cls: type[PreTrainedConfig] | No
     except (ValueError, TypeError, KeyError, AttributeError, StrictDataclassError) as error:
         raise ValueError(f"checkpoint: {path} is damaged ({error})") from error
     return values
+
+
+def _what_lacks_config(folder: Path) -> str:
+    """What a path without a config is, and what to give instead."""
+    if not folder.exists():
+        return f"there is no folder {str(folder)!r}"
+    if not folder.is_dir():
+        return f"{folder} is a file; give the folder that save_pretrained wrote"
+    below = sorted(path.parent for path in folder.glob(f"*/{CONFIG_NAME}"))
+    advice = f"did you mean {str(below[0])!r}?" if below else "give a folder that save_pretrained wrote"
+    return f"{folder} has no {CONFIG_NAME}; {advice}"
 
 
 def save_run(folder: str | os.PathLike[str], run: Run) -> Path:

@@ -24,7 +24,9 @@ from hf_memory.experiments.evaluation import evaluate_lengths
 from hf_memory.experiments.provenance import Run, config_digest, save_run, weights_digest
 from hf_memory.experiments.results import Row, cell_path, read_rows, write_cell
 from hf_memory.experiments.training import (
+    TRAINER_WORD,
     MemoryTrainer,
+    check_numbers,
     config_for_task,
     default_arguments,
     metrics_for_task,
@@ -108,7 +110,8 @@ class Experiment:
     def __post_init__(self) -> None:
         check_names([self.mixer], model_keys(), "mixer")
         names = [field.name for field in dataclasses.fields(TrainingArguments) if field.init]
-        check_names(self.training, names, "argument of Trainer")
+        check_names(self.training, names, TRAINER_WORD)
+        check_numbers(self.training)
 
     def make_model(self, seed: int) -> MemoryPreTrainedModel:
         """A freshly initialised model."""

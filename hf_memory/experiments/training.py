@@ -1,8 +1,10 @@
 """Training with transformers' Trainer: the parts where its defaults would bend a result."""
 
+import dataclasses
 import json
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput, HubStrategy
 
 from hf_memory.data.preview import label_text
+from hf_memory.data.tensors import TensorRows
 from hf_memory.experiments.checkpoints import WholeCheckpoints
 from hf_memory.experiments.metrics import evaluate_predictions
 from hf_memory.mixers.auto import mixer_config, mixer_model
@@ -21,8 +24,24 @@ from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.heads import MemoryHeadModel
 from hf_memory.models.inputs import IGNORE_INDEX
 from hf_memory.models.modeling import MemoryPreTrainedModel
+from hf_memory.names import check_names
 from hf_memory.storage import write_text
 from hf_memory.tasks.base import Task
+
+TRAINER_WORD = "argument of Trainer"
+
+_COUNT = ("a whole number of at least 1", lambda value: value >= 1)
+_RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
+    "learning_rate": ("at least 0", lambda value: value >= 0),
+    "weight_decay": ("at least 0", lambda value: value >= 0),
+    "max_grad_norm": ("above 0, or 0 for no clipping", lambda value: value >= 0),
+    "max_steps": ("at least 1, or -1 for num_train_epochs", lambda value: value >= 1 or value == -1),
+    "num_train_epochs": ("above 0", lambda value: value > 0),
+    "per_device_train_batch_size": _COUNT,
+    "per_device_eval_batch_size": _COUNT,
+    "gradient_accumulation_steps": _COUNT,
+}
+"""Numbers of Trainer, and what they must be."""
 
 ARGUMENTS_NAME = "training_args.json"
 
@@ -35,7 +54,9 @@ class MemoryTrainer(WholeCheckpoints, Trainer):
 
     ``eval_loss`` is the summed loss over the number of targets, with and without metrics. ``label_smoothing_factor``
     smooths the loss that is trained, inside of the head and at the supervised positions; what is evaluated is the loss
-    itself. A ``compute_loss_func`` is evaluated too, each batch weighted by its number of targets.
+    itself. A regression has no classes to smooth and is refused; a plain ``Trainer`` takes the labels away before the
+    model is called, and ends in an error of torch. A ``compute_loss_func`` is evaluated too, each batch weighted by its
+    number of targets.
 
     Args:
         optim_groups: ``"documented"`` or ``"uniform"``, see ``MemoryPreTrainedModel.optim_groups``.
@@ -45,6 +66,7 @@ class MemoryTrainer(WholeCheckpoints, Trainer):
 
     def __init__(self, *args: Any, optim_groups: str = "documented", **kwargs: Any):
         self.optim_groups = optim_groups
+        _check_parts(*args, **kwargs)
         super().__init__(*args, **kwargs)
         if self.args.push_to_hub and self.args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
             raise ValueError(
@@ -213,6 +235,30 @@ class MemoryTrainer(WholeCheckpoints, Trainer):
         return HfApi().run_as_future(push, folder, self.hub_model_id, **options)
 
 
+def _check_parts(
+    model: Any = None, args: Any = None, data_collator: Any = None, train_dataset: Any = None, *_: Any, **__: Any
+) -> None:
+    """Refuse what Trainer takes and stumbles over in its first step.
+
+    Raises:
+        ValueError: Names the argument, and what to give.
+    """
+    if isinstance(model, str):
+        raise ValueError(
+            f"model must be a model, got {model!r}; load it with from_pretrained, or make it by mixer_model"
+        )
+    if isinstance(data_collator, type):
+        raise ValueError(f"data_collator must be an object, as {data_collator.__name__}() is, got the class itself")
+    is_theirs = data_collator is None or type(data_collator).__module__.startswith("transformers.")
+    if isinstance(train_dataset, TensorRows) and is_theirs:
+        raise ValueError("data_collator must be MemoryCollator() for TensorRows, which are whole batches already")
+    if isinstance(train_dataset, dict):
+        raise ValueError(f"train_dataset must be one split, got all of {', '.join(map(repr, train_dataset))}")
+    columns = getattr(train_dataset, "column_names", None)
+    if columns and isinstance(model, MemoryHeadModel) and "labels" not in columns:
+        raise ValueError(f"train_dataset must have a column 'labels', got {columns}")
+
+
 def default_arguments(output_dir: str) -> dict[str, Any]:
     """Trainer's arguments for which the package has a default of its own."""
     return {
@@ -242,7 +288,22 @@ def training_arguments(output_dir: str, **overrides: Any) -> TrainingArguments:
     score by ``input_ids``, and there are no loader workers because rows are tensors in memory already. ``use_cache`` is
     what Trainer writes into the saved config: no state is kept in training either way.
     """
+    check_names(overrides, [field.name for field in dataclasses.fields(TrainingArguments) if field.init], TRAINER_WORD)
+    check_numbers(overrides)
     return TrainingArguments(**{**default_arguments(output_dir), **overrides})
+
+
+def check_numbers(arguments: Mapping[str, Any]) -> None:
+    """Check the numbers of Trainer with which it would do something else than what was asked for, or divide by zero.
+
+    Raises:
+        ValueError: Names the argument, and its range.
+    """
+    for name, (words, holds) in _RANGES.items():
+        value = arguments.get(name)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number and not (math.isfinite(value) and holds(value)):
+            raise ValueError(f"{name} must be {words}, got {value}")
 
 
 def model_for_task(mixer: str, task: Task, **fields: Any) -> PreTrainedModel:
@@ -258,7 +319,16 @@ def config_for_task(mixer: str, task: Task, **fields: Any) -> MemoryConfig:
         task: The task.
         **fields: Further fields of the mixer's config.
     """
-    return mixer_config(mixer, vocab_size=task.vocab_size, **_label_fields(task), **fields)
+    if not isinstance(task, Task):
+        raise ValueError(f"task must be a Task, as make_task({task!r}) makes it, got {type(task).__name__}")
+    given = {"vocab_size": task.vocab_size, **_label_fields(task)}
+    taken = sorted({*given, *_LABEL_FIELDS} & set(fields))
+    if taken:
+        raise ValueError(f"{taken[0]} follows from the task {task.key!r}; leave it out")
+    return mixer_config(mixer, **given, **fields)
+
+
+_LABEL_FIELDS = ("num_labels", "id2label", "label2id", "problem_type")
 
 
 def _label_fields(task: Task) -> dict[str, Any]:

@@ -188,7 +188,7 @@ def _prepare(
     export_remote_code(model, folder)
     rows, commands = _read_results(results, model)
     own = rows_of_weights(rows, weights_digest(folder))
-    _write_tokenizer(folder, task, own)
+    _write_tokenizer(folder, task, own, model.config.vocab_size)
     save_figures(own, folder / FIGURES)
     if text := eval_results_yaml(own):
         write_text(folder / EVAL_RESULTS, text)
@@ -256,11 +256,15 @@ def _read_results(results: Results, model: PreTrainedModel) -> tuple[list[Row], 
     return rows, commands
 
 
-def _write_tokenizer(folder: Path, task: Task | str | None, rows: Sequence[Row]) -> None:
+def _write_tokenizer(folder: Path, task: Task | str | None, rows: Sequence[Row], vocab_size: int) -> None:
     """Write the tokenizer of a task, or of the task of the rows, unless there is one."""
+    if task is not None:
+        task = make_task(task) if isinstance(task, str) else task
+        if task.vocab_size > vocab_size:
+            raise ValueError(f"task: {task.key} has {task.vocab_size} symbols, and the checkpoint knows {vocab_size}")
     if (folder / _TOKENIZER[0]).exists():
         return
     if task is None and rows:
         task = make_task(rows[0].task, **{name: from_json(value) for name, value in rows[0].task_knobs.items()})
     if task is not None:
-        task_tokenizer(make_task(task) if isinstance(task, str) else task).save_pretrained(folder)
+        task_tokenizer(task).save_pretrained(folder)

@@ -122,8 +122,13 @@ def local_checkpoint(
     Raises:
         HubError: There is neither such a folder nor such a repository or revision.
     """
-    if Path(checkpoint).is_dir():
-        return Path(checkpoint)
+    path = Path(checkpoint)
+    if path.is_dir():
+        if revision is not None:
+            raise HubError(f"revision: {path} is a folder here, which has none; leave it out, or name a repository")
+        return path
+    if path.exists():
+        raise HubError(f"checkpoint: {path} is a file; give its folder, {str(path.parent)!r}")
     if is_path(checkpoint):
         raise HubError(f"checkpoint: there is no folder {str(checkpoint)!r}")
     check_repo_id(str(checkpoint))

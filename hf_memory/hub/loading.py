@@ -6,11 +6,9 @@ from pathlib import Path
 from transformers import PreTrainedModel
 from transformers.utils import CONFIG_NAME
 
-from hf_memory.experiments.provenance import check_weights, read_config
+from hf_memory.experiments.provenance import PICKLES, check_weights, read_config
 from hf_memory.mixers.auto import HEADS, model_class, model_keys
 from hf_memory.storage import find_files
-
-_PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt")
 
 
 def load_checkpoint(folder: str | os.PathLike[str], *, allow_pickle: bool = False) -> PreTrainedModel:
@@ -23,11 +21,12 @@ def load_checkpoint(folder: str | os.PathLike[str], *, allow_pickle: bool = Fals
     folder = Path(folder)
     cls, is_safe = _named_class(folder), bool(find_files(folder, "*.safetensors"))
     if not is_safe and not allow_pickle:
-        pickles = [path.name for pattern in _PICKLES for path in sorted(folder.glob(pattern))]
+        pickles = [path.name for path in sorted(folder.iterdir()) if path.suffix in PICKLES]
         what = f"its weights are a pickle ({', '.join(pickles)}), which can run code when it is read" if pickles else ""
         advice = "; allow it where you trust its origin, and safetensors are pushed" if pickles else ""
         raise ValueError(f"checkpoint: {folder} has no safetensors; {what or 'it holds no weights'}{advice}")
-    check_weights(folder)
+    if is_safe:
+        check_weights(folder)
     model, info = cls.from_pretrained(folder, use_safetensors=is_safe, output_loading_info=True)
     for kind in ("missing_keys", "unexpected_keys"):
         if info[kind]:

@@ -56,6 +56,10 @@ def mixer_config(key: str, **fields: Any) -> MemoryConfig:
 
 def mixer_model(config: MemoryConfig, head: str = "base") -> MemoryPreTrainedModel:
     """A freshly initialised model for a config."""
+    if not isinstance(config, MemoryConfig):
+        raise ValueError(
+            f"config must be a MemoryConfig, as mixer_config({config!r}) makes it, got {type(config).__name__}"
+        )
     key = config.model_type.removeprefix("memory_")
     return model_class(key, head)(config)
 

@@ -80,7 +80,9 @@ class MemoryHybridConfig(MemoryConfig):
 
     def validate_layers(self) -> None:
         """Check that every layer names a mixer and fields of its config, and that the list fits the depth."""
-        if not self.layers or self.num_hidden_layers % len(self.layers):
+        if not self.layers:
+            raise ValueError('layers must hold at least one mixer, as in ["base_conv", {"mixer": "attention"}], got []')
+        if self.num_hidden_layers % len(self.layers):
             raise ValueError(
                 f"num_hidden_layers must be a multiple of the {len(self.layers)} entries of layers, "
                 f"got {self.num_hidden_layers}"

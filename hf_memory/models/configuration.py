@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import importlib.metadata
 import math
+from collections.abc import Iterable
 from typing import Any, ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
@@ -144,12 +145,22 @@ class MemoryConfig(PreTrainedConfig):
         ):
             logger.warning(f"{type(self).__name__}: keys of a newer version are kept but not read: {unknown}")
             return
-        own = [field.name for field in dataclasses.fields(self)]
-        near = difflib.get_close_matches(unknown[0], own, n=1)
+        raise ValueError(self.unknown_field(unknown[0]))
+
+    @classmethod
+    def unknown_field(cls, name: str) -> str:
+        """What is said of a name that is no field, with the nearest that is."""
+        own = [field.name for field in dataclasses.fields(cls)]
+        near = difflib.get_close_matches(name, own, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else "."
-        raise ValueError(
-            f"{type(self).__name__} has no field {unknown[0]!r}{hint} Its fields: {', '.join(sorted(own))}"
-        )
+        return f"{cls.__name__} has no field {name!r}{hint} Its fields: {', '.join(sorted(own))}"
+
+    @classmethod
+    def refuse_argument(cls, error: TypeError, given: Iterable[str]) -> None:
+        """Raise a ``ValueError`` where an error says that a constructor takes none of this name, which was given."""
+        for name in given:
+            if f"unexpected keyword argument {name!r}" in str(error):
+                raise ValueError(cls.unknown_field(name)) from error
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> "MemoryConfig":
@@ -160,6 +171,11 @@ class MemoryConfig(PreTrainedConfig):
                 f"model_type: this is a config of {saved!r}, and {cls.__name__} reads {cls.model_type!r}; "
                 "load it with AutoConfig, AutoModel or the classes of its own mixer"
             )
+        if not kwargs.get("return_unused_kwargs"):  # else it is the caller who looks at what is left over
+            own = [field.name for field in dataclasses.fields(cls)]
+            for name in set(kwargs) - {*own, *_TRANSFORMERS_KEYS}:
+                if not hasattr(cls, name) and difflib.get_close_matches(name, own, n=1, cutoff=0.8):
+                    raise ValueError(cls.unknown_field(name))
         return super().from_dict(config_dict, **kwargs)
 
     def validate_sizes(self) -> None:

@@ -57,6 +57,9 @@ class MemoryGenerationMixin(GenerationMixin):
             raise ValueError("output_attentions: no map of attention is ever built; ask for output_hidden_states")
         if generation_config.prefill_chunk_size is not None and generation_config.use_cache is False:
             raise ValueError("prefill_chunk_size hands the state from piece to piece, and needs use_cache=True")
+        if generation_config.num_beams is not None and generation_config.num_beams < 1:
+            raise ValueError(f"num_beams must be at least 1, got {generation_config.num_beams}")
+        _check_end(generation_config.eos_token_id, self.config.vocab_size)
         super()._validate_generation_mode(generation_mode, generation_config, generation_mode_kwargs)
 
     def _prepare_model_inputs(self, inputs, bos_token_id, model_kwargs):
@@ -67,6 +70,16 @@ class MemoryGenerationMixin(GenerationMixin):
         if embeds is not None or ids is not None:
             check_columns(self.config, ids if embeds is None else None, embeds)
         return super()._prepare_model_inputs(inputs, bos_token_id, model_kwargs)
+
+    def _prepare_attention_mask_for_generation(self, inputs_tensor, generation_config, model_kwargs):
+        mask = super()._prepare_attention_mask_for_generation(inputs_tensor, generation_config, model_kwargs)
+        pad, reserved = generation_config.pad_token_id, getattr(self.config, "pad_token_id", None)
+        if pad != reserved and not mask.all():  # a reserved one is a word for padding alone
+            raise ValueError(
+                f"pad_token_id: the prompt holds {pad}, which would be hidden wherever it stands; give an "
+                "attention_mask of 1 at real tokens and 0 at padding"
+            )
+        return mask
 
     def _prefill(self, input_ids, generation_config, model_kwargs, is_first_iteration=True):
         size = generation_config.prefill_chunk_size
@@ -85,6 +98,13 @@ class MemoryGenerationMixin(GenerationMixin):
         if outputs.cache is not None:
             model_kwargs["cache" if "cache" in names else "past_key_values"] = outputs.cache
         return model_kwargs
+
+
+def _check_end(eos_token_id: int | list[int] | None, vocab_size: int) -> None:
+    """Refuse ends that the model can never write, with which it would write on to the longest length."""
+    for token in [eos_token_id] if isinstance(eos_token_id, int) else eos_token_id or []:
+        if token >= vocab_size:
+            raise ValueError(f"eos_token_id must be below vocab_size={vocab_size}, got {token}")
 
 
 class _InPieces:

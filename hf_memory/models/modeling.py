@@ -199,17 +199,23 @@ class MemoryPreTrainedModel(PreTrainedModel):
             ValueError: Names the checkpoint, and the tensors that it lacks or has in excess.
         """
         kwargs.setdefault("use_safetensors", True)
-        source = args[0] if args else kwargs.get("pretrained_model_name_or_path")
-        model, info = super().from_pretrained(*args, output_loading_info=True, **kwargs)
+        try:
+            model, info = super().from_pretrained(*args, output_loading_info=True, **kwargs)
+        except TypeError as error:  # of the constructor, to which transformers hands what is no field
+            cls.config_class.refuse_argument(error, kwargs)
+            raise
         for kind in ("missing_keys", "unexpected_keys"):
             names = sorted(name for name in info[kind] if not name.startswith(cls._head_keys))
             if names:
                 found = f"the checkpoint has {kind.replace('_', ' ')}: {', '.join(names)}"
-                raise ValueError(f"{source or 'state_dict'}: for {cls.__name__} {found}")
+                source = (*args, kwargs.get("pretrained_model_name_or_path"))[0] or "state_dict"
+                raise ValueError(f"{source}: for {cls.__name__} {found}")
         return (model, info) if output_loading_info else model
 
     def save_pretrained(self, save_directory: Any, *args: Any, push_to_hub: bool = False, **kwargs: Any) -> Any:
         """Save as in transformers; ``push_to_hub=True`` then pushes as :meth:`push_to_hub` does."""
+        if os.path.isfile(save_directory):
+            raise ValueError(f"save_directory must be a folder, and {str(save_directory)!r} is a file")
         publish = type(self).publisher
         if not push_to_hub or publish is None:
             return super().save_pretrained(save_directory, *args, push_to_hub=push_to_hub, **kwargs)

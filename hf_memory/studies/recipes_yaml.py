@@ -152,7 +152,8 @@ def in_profile(values: dict[str, Any], profile: str) -> dict[str, Any]:
     profiles = values.pop("profiles", None) or {}
     check_names([profile], PROFILES, "profile")
     if profile not in profiles and profile != "smoke":
-        raise ValueError(f"profile: {profile!r} is not one of this recipe's (smoke, {', '.join(profiles)})")
+        known = ", ".join(["smoke", *(name for name in profiles if name != "smoke")])
+        raise ValueError(f"profile: {profile!r} is not one of this recipe's ({known}); add it below `profiles:`")
     base = "cpu" if "cpu" in profiles else next(iter(profiles), None)
     chosen = merge(values, profiles.get(base if profile == "smoke" else profile) or {})
     if profile == "smoke":

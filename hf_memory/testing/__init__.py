@@ -27,6 +27,8 @@ def check_mixer(config: type[MemoryConfig]) -> None:
     """
     from hf_memory.testing.contracts import MIXER_MODULES, contracts, run
 
+    if not isinstance(config, type):
+        raise ValueError(f"config must be a config class such as MemoryLSTMConfig, got {config!r}")
     name = config.__name__.removeprefix("Memory").removesuffix("Config") + "Mixer"
     key = register_mixer(config, getattr(sys.modules[config.__module__], name, None))  # type: ignore[arg-type]
     for contract in contracts(MIXER_MODULES):

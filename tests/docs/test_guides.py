@@ -10,7 +10,10 @@ from tests.snippets import ROOT, RUNNABLE, blocks, program, run_page, section
 
 DOCS = ROOT / "docs"
 SHARING = DOCS / "guides" / "sharing.md"
-PAGES = [DOCS / "quickstart.md", *sorted(path for path in (DOCS / "guides").glob("*.md") if path != SHARING)]
+TOOLS = DOCS / "guides" / "other-tools.md"  # run by tests/tools, where its packages are
+GUIDES = sorted((DOCS / "guides").glob("*.md"))
+PAGES = [DOCS / "quickstart.md", *(path for path in GUIDES if path not in (SHARING, TOOLS))]
+ALL = [*PAGES, SHARING, TOOLS]
 
 # What a page must leave behind, beside running.
 LEFT = {
@@ -21,6 +24,7 @@ LEFT = {
     "length-generalisation": ["runs/lru/model.safetensors", "runs/mixed/model.safetensors"],
     "clusters": ["results/r2_controlled_parity/smoke"],
     "models": ["lru-parity/model.safetensors"],
+    "converting": ["ours/model.safetensors", "first/config.json"],
     "data": ["exported/bit_parity/README.md"],
     "reports": ["report/index.html"],
 }
@@ -43,7 +47,7 @@ def test_the_snippets_on_sharing_run_against_a_hub(hub: tuple[str, Hub], tmp_pat
     run(clean, environment(tmp_path / "clean", hub[0]), tmp_path, package=False, timeout=800)
 
 
-@pytest.mark.parametrize("page", [*PAGES, SHARING], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", ALL, ids=lambda page: page.stem)
 def test_a_guide_holds_nothing_that_is_not_run(page):
     text = page.read_text()
     assert blocks(text, *RUNNABLE)
@@ -51,7 +55,9 @@ def test_a_guide_holds_nothing_that_is_not_run(page):
     assert set(fences) <= {*RUNNABLE, "{literalinclude}"}
 
 
-@pytest.mark.parametrize("page", [DOCS / "index.md", DOCS / "speed.md", *PAGES, SHARING], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [DOCS / "index.md", DOCS / "speed.md", *PAGES, SHARING, TOOLS], ids=lambda page: page.stem
+)
 def test_what_a_guide_points_to_is_there(page):
     text = page.read_text()
     targets = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r"\{literalinclude\} (\S+)", text)

@@ -4,6 +4,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hf_memory.hub.conversions import source_of
+from hf_memory.hub.conversions.source import MLP_MAPS
+from hf_memory.hub.convert import model_of
 from tests.mixers.option_checks import randomised
 
 
@@ -75,17 +78,18 @@ def assert_same_logits(theirs, ours, vocabulary=11, length=70, tolerance=2e-5):
         assert difference < tolerance * expected.abs().max(), difference
 
 
-def block_pairs(block, layer, one_plus=False):
-    """The norms and the gated MLP of a decoder layer of transformers, beside those of a block of ours."""
-    add = 1.0 if one_plus else 0.0
-    return [
-        (block.input_layernorm.weight + add, layer.norm.weight),
-        (block.post_attention_layernorm.weight + add, layer.mlp_norm.weight),
-        *((getattr(block.mlp, name).weight, getattr(layer.mlp, name).weight) for name in MLP_MAPS),
-    ]
+def converted(theirs):
+    """A model of transformers, all of whose layers have a counterpart, as one of ours."""
+    return model_of(source_of(theirs.config.model_type), theirs)
 
 
-MLP_MAPS = ("gate_proj", "up_proj", "down_proj")
+def without_biases(theirs):
+    """A RecurrentGemma whose MLPs have no biases, as those of ours."""
+    with torch.no_grad():
+        for block in theirs.model.layers:
+            for name in MLP_MAPS:
+                getattr(block.mlp_block, name).bias.zero_()
+    return theirs
 
 
 def assert_uniform(values: Tensor, low: float, high: float) -> None:

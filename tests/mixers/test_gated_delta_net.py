@@ -10,14 +10,13 @@ from transformers.models.olmo_hybrid.modeling_olmo_hybrid import OlmoHybridGated
 
 from hf_memory.mixers.gated_delta_net import (
     MemoryGatedDeltaNetConfig,
-    MemoryGatedDeltaNetForCausalLM,
     MemoryGatedDeltaNetModel,
 )
 from tests.mixers.memory_checks import (
     assert_is_the_loop,
     assert_same_logits,
     assert_uniform,
-    block_pairs,
+    converted,
     convolved,
     copy_weights,
     inverse_softplus_log,
@@ -88,44 +87,6 @@ def test_negative_eigenvalues_come_with_the_factor_alone():
         assert (spectrum.min() < -0.5) == allowed
 
 
-def _from_qwen(theirs):
-    """A Qwen3-Next whose layers are all Gated DeltaNets with plain MLPs, as a model of ours."""
-    config = theirs.config
-    fields = {
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "num_hidden_layers": config.num_hidden_layers,
-        "intermediate_size": config.intermediate_size,
-        "hidden_act": config.hidden_act,
-        "mlp_gated": True,
-        "norm_eps": config.rms_norm_eps,
-        "tie_word_embeddings": False,
-        "num_heads": config.linear_num_value_heads,
-        "num_key_heads": config.linear_num_key_heads,
-        "key_head_dim": config.linear_key_head_dim,
-        "value_head_dim": config.linear_value_head_dim,
-        "conv_kernel": config.linear_conv_kernel_dim,
-    }
-    ours = MemoryGatedDeltaNetForCausalLM(MemoryGatedDeltaNetConfig(**fields)).eval()
-    pairs = [(theirs.model.embed_tokens.weight, ours.model.embed_tokens.weight)]
-    pairs += [(theirs.model.norm.weight + 1, ours.model.norm.weight), (theirs.lm_head.weight, ours.lm_head.weight)]
-    share = config.linear_num_value_heads // config.linear_num_key_heads
-    K, V = config.linear_key_head_dim, share * config.linear_value_head_dim
-    for block, layer in zip(theirs.model.layers, ours.model.layers, strict=True):
-        mixer, own = block.linear_attn, layer.mixer
-        # One map holds query, key, values and gates of each key head, another strengths and time steps.
-        parts = mixer.in_proj_qkvz.weight.unflatten(0, (config.linear_num_key_heads, -1)).split([K, K, V, V], dim=1)
-        query, key, value, gate = (part.flatten(0, 1) for part in parts)
-        beta, step = mixer.in_proj_ba.weight.unflatten(0, (config.linear_num_key_heads, -1)).split(share, dim=1)
-        pairs += [(torch.cat((query, key, value)), own.qkv_proj.weight), (gate, own.gate_proj.weight)]
-        pairs += [(beta.flatten(0, 1), own.beta_proj.weight), (step.flatten(0, 1), own.decay_proj.weight)]
-        pairs += [(mixer.conv1d.weight, own.conv.weight), (mixer.norm.weight, own.head_norm.norm.weight)]
-        pairs += [(mixer.A_log, own.A_log), (mixer.dt_bias, own.dt_bias), (mixer.out_proj.weight, own.out_proj.weight)]
-        pairs += block_pairs(block, layer, one_plus=True)
-    copy_weights(pairs, ours)
-    return ours
-
-
 def test_logits_are_those_of_qwen3_next_with_padding_on_the_left_too():
     torch.manual_seed(0)
     sizes = {"vocab_size": 11, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
@@ -133,7 +94,7 @@ def test_logits_are_those_of_qwen3_next_with_padding_on_the_left_too():
     others = {"num_attention_heads": 2, "head_dim": 8, "mlp_only_layers": [0, 1], "num_experts": 2}
     layers = {"layer_types": ["linear_attention"] * 2, "linear_value_head_dim": 5}
     theirs = scramble(Qwen3NextForCausalLM(Qwen3NextConfig(**sizes, **heads, **others, **layers)))
-    assert_same_logits(theirs, _from_qwen(theirs))
+    assert_same_logits(theirs, converted(theirs))
 
 
 @pytest.mark.parametrize("allow_neg_eigval", [False, True])

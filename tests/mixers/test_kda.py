@@ -7,14 +7,13 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import KimiLinearConfig, KimiLinearForCausalLM
 
-from hf_memory.mixers.kda import MemoryKDAConfig, MemoryKDAForCausalLM, MemoryKDAModel
+from hf_memory.mixers.kda import MemoryKDAConfig, MemoryKDAModel
 from tests.mixers.memory_checks import (
     assert_is_the_loop,
     assert_same_logits,
     assert_uniform,
-    block_pairs,
+    converted,
     convolved,
-    copy_weights,
     inverse_softplus_log,
     mixer_of,
     normed,
@@ -109,41 +108,6 @@ def test_eigenvalues_are_complex_with_signs_and_reflections_alone_and_never_leav
     assert (values.real.min() < -0.1) == bool(options)
 
 
-def _from_kimi(theirs):
-    """A Kimi Linear whose layers are all KDA with plain MLPs, as a model of ours."""
-    config = theirs.config
-    fields = {
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "num_hidden_layers": config.num_hidden_layers,
-        "intermediate_size": config.intermediate_size,
-        "hidden_act": config.hidden_act,
-        "mlp_gated": True,
-        "norm_eps": config.rms_norm_eps,
-        "tie_word_embeddings": False,
-        "num_heads": config.linear_num_heads,
-        "head_dim": config.linear_head_dim,
-        "conv_kernel": config.linear_conv_kernel_dim,
-    }
-    ours = MemoryKDAForCausalLM(MemoryKDAConfig(**fields)).eval()
-    pairs = [(theirs.model.embed_tokens.weight, ours.model.embed_tokens.weight)]
-    pairs += [(theirs.model.norm.weight, ours.model.norm.weight), (theirs.lm_head.weight, ours.lm_head.weight)]
-    for block, layer in zip(theirs.model.layers, ours.model.layers, strict=True):
-        mixer, own, forget = block.self_attn, layer.mixer, block.self_attn.forget_gate
-        maps = torch.cat((mixer.q_proj.weight, mixer.k_proj.weight, mixer.v_proj.weight))
-        pairs += [(maps, own.qkv_proj.weight), (mixer.conv1d.weight, own.conv.weight)]
-        pairs += [(mixer.b_proj.weight, own.beta_proj.weight), (mixer.o_norm.weight, own.head_norm.norm.weight)]
-        pairs += [
-            (forget.f_a_proj.weight, own.decay_proj[0].weight),
-            (forget.f_b_proj.weight, own.decay_proj[1].weight),
-        ]
-        pairs += [(mixer.g_a_proj.weight, own.gate_proj[0].weight), (mixer.g_b_proj.weight, own.gate_proj[1].weight)]
-        pairs += [(forget.A_log, own.A_log), (forget.dt_bias, own.dt_bias), (mixer.o_proj.weight, own.out_proj.weight)]
-        pairs += block_pairs(block, layer)
-    copy_weights(pairs, ours)
-    return ours
-
-
 def test_logits_are_those_of_kimi_linear_with_padding_on_the_left_too():
     torch.manual_seed(0)
     sizes = {"vocab_size": 11, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
@@ -151,7 +115,7 @@ def test_logits_are_those_of_kimi_linear_with_padding_on_the_left_too():
     others = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None, "num_attention_heads": 2}
     config = KimiLinearConfig(**sizes, **layers, **others, linear_num_heads=4, linear_head_dim=6)
     theirs = scramble(KimiLinearForCausalLM(config))
-    assert_same_logits(theirs, _from_kimi(theirs))
+    assert_same_logits(theirs, converted(theirs))
 
 
 def _started(**fields):

@@ -7,13 +7,13 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import Mamba2Config, Mamba2ForCausalLM
 
-from hf_memory.mixers.mamba2 import MemoryMamba2Config, MemoryMamba2ForCausalLM, MemoryMamba2Model
+from hf_memory.mixers.mamba2 import MemoryMamba2Config, MemoryMamba2Model
 from tests.mixers.memory_checks import (
     assert_is_the_loop,
     assert_same_logits,
     assert_uniform,
+    converted,
     convolved,
-    copy_weights,
     inverse_softplus_log,
     mixer_of,
     normed,
@@ -88,43 +88,13 @@ def test_a_step_that_halves_the_state_has_a_finite_gradient_where_eigenvalues_ma
     assert mixer.transition_spectrum(inputs).abs().max() < 1e-5
 
 
-def _from_transformers(theirs):
-    """A Mamba-2 of transformers as a model of ours."""
-    config = theirs.config
-    fields = {
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "num_hidden_layers": config.num_hidden_layers,
-        "norm_eps": config.layer_norm_epsilon,
-        "tie_word_embeddings": False,
-        "num_heads": config.num_heads,
-        "num_groups": config.n_groups,
-        "state_size": config.state_size,
-        "expand": config.expand,
-        "conv_kernel": config.conv_kernel,
-        "conv_bias": config.use_conv_bias,
-    }
-    ours = MemoryMamba2ForCausalLM(MemoryMamba2Config(**fields)).eval()
-    body = theirs.backbone
-    pairs = [(body.embeddings.weight, ours.model.embed_tokens.weight), (theirs.lm_head.weight, ours.lm_head.weight)]
-    pairs += [(body.norm_f.weight, ours.model.norm.weight)]
-    for block, layer in zip(body.layers, ours.model.layers, strict=True):
-        mixer, own = block.mixer, layer.mixer
-        pairs += [(block.norm.weight, layer.norm.weight), (mixer.norm.weight, own.out_norm.weight)]
-        pairs += [(getattr(mixer, name), getattr(own, name)) for name in ("A_log", "D", "dt_bias")]
-        pairs += [(getattr(mixer, name).weight, getattr(own, name).weight) for name in ("in_proj", "out_proj")]
-        pairs += [(mixer.conv1d.weight, own.conv.weight), (mixer.conv1d.bias, own.conv.bias)]
-    copy_weights(pairs, ours)
-    return ours
-
-
 @pytest.mark.parametrize("groups", [1, 2])
 def test_logits_are_those_of_transformers_with_padding_on_the_left_too(groups):
     torch.manual_seed(0)
     sizes = {"vocab_size": 11, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 6, "chunk_size": 16}
     config = Mamba2Config(num_heads=4, head_dim=8, n_groups=groups, **sizes)
     theirs = scramble(Mamba2ForCausalLM(config))
-    assert_same_logits(theirs, _from_transformers(theirs))
+    assert_same_logits(theirs, converted(theirs))
 
 
 def test_rates_time_steps_and_passed_inputs_follow_their_laws_after_from_config():

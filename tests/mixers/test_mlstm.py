@@ -7,8 +7,8 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import xLSTMConfig, xLSTMForCausalLM
 
-from hf_memory.mixers.mlstm import MemoryMLSTMConfig, MemoryMLSTMForCausalLM, MemoryMLSTMModel
-from tests.mixers.memory_checks import MLP_MAPS, assert_is_the_loop, convolved, copy_weights, mixer_of, scramble
+from hf_memory.mixers.mlstm import MemoryMLSTMConfig, MemoryMLSTMModel
+from tests.mixers.memory_checks import assert_is_the_loop, converted, convolved, mixer_of, scramble
 from tests.mixers.option_checks import assert_laws, assert_spectrum, randomised
 
 OPEN = {"input_bias": 0.5, "forget_bias_min": -1.0, "forget_bias_max": 2.0}
@@ -80,49 +80,13 @@ def test_the_spectrum_is_that_of_the_jacobian_of_the_unscaled_sums(options):
     assert_spectrum(mixer, torch.randn(1, 3, 4, dtype=torch.float64), encode, decode)
 
 
-def _from_transformers(theirs):
-    """An xLSTM of transformers as a model of ours."""
-    config = theirs.config
-    fields = {
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "num_hidden_layers": config.num_hidden_layers,
-        "intermediate_size": theirs.backbone.blocks[0].ffn.up_proj_dim,
-        "mlp_gated": True,
-        "hidden_act": "silu",
-        "norm_eps": config.norm_eps,
-        "tie_word_embeddings": False,
-        "num_heads": config.num_heads,
-        "key_head_dim": config.qk_head_dim,
-        "gate_soft_cap": config.gate_soft_cap,
-    }
-    ours, body = MemoryMLSTMForCausalLM(MemoryMLSTMConfig(**fields)).eval(), theirs.backbone
-    pairs = [(body.embeddings.weight, ours.model.embed_tokens.weight), (theirs.lm_head.weight, ours.lm_head.weight)]
-    pairs += [(body.out_norm.weight, ours.model.norm.weight)]
-    for block, layer in zip(body.blocks, ours.model.layers, strict=True):
-        cell, mixer, gates = block.mlstm_layer, layer.mixer, ("igate_preact", "fgate_preact")
-        pairs += [(block.norm_mlstm.weight, layer.norm.weight), (block.norm_ffn.weight, layer.mlp_norm.weight)]
-        pairs += [(torch.cat([part.weight for part in (cell.q, cell.k, cell.v)]), mixer.qkv_proj.weight)]
-        pairs += [(torch.cat([getattr(cell, name).weight for name in gates]), mixer.gates_proj.weight)]
-        pairs += [(cell.igate_preact.bias, mixer.input_bias), (cell.fgate_preact.bias, mixer.forget_bias)]
-        pairs += [(cell.ogate_preact.weight, mixer.gate_proj.weight), (cell.out_proj.weight, mixer.out_proj.weight)]
-        pairs += [(cell.multihead_norm.weight, mixer.head_norm.weight)]
-        names = ("proj_up_gate", "proj_up", "proj_down")
-        pairs += [
-            (getattr(block.ffn, old).weight, getattr(layer.mlp, new).weight)
-            for old, new in zip(names, MLP_MAPS, strict=True)
-        ]
-    copy_weights(pairs, ours)
-    return ours
-
-
 @pytest.fixture
 def pair():
     """A model of transformers with its kernels in plain torch, and ours with the same weights."""
     sizes = {"vocab_size": 11, "hidden_size": 128, "num_hidden_layers": 2, "num_heads": 2, "pad_token_id": None}
     config = xLSTMConfig(**sizes, ffn_round_up_to_multiple_of=8, autocast_kernel_dtype="float32", eos_token_id=None)
     theirs = scramble(xLSTMForCausalLM(config))  # widths of keys and values are multiples of 64 there
-    return theirs, _from_transformers(theirs)
+    return theirs, converted(theirs)
 
 
 @pytest.mark.parametrize("bias", [-10.0, 1.0])

@@ -6,8 +6,8 @@ from huggingface_hub.errors import StrictDataclassError
 from torch.nn import functional as F
 from transformers import RecurrentGemmaConfig, RecurrentGemmaForCausalLM
 
-from hf_memory.mixers.rg_lru import MemoryRGLRUConfig, MemoryRGLRUForCausalLM, MemoryRGLRUModel
-from tests.mixers.memory_checks import MLP_MAPS, assert_uniform, copy_weights, mixer_of, scramble
+from hf_memory.mixers.rg_lru import MemoryRGLRUConfig, MemoryRGLRUModel
+from tests.mixers.memory_checks import assert_uniform, converted, mixer_of, scramble, without_biases
 from tests.mixers.option_checks import assert_equals_definition, assert_laws, assert_spectrum, close, randomised
 
 OPTIONS = [
@@ -82,45 +82,6 @@ def test_only_the_input_at_position_zero_is_not_scaled():
     close(plain(inputs, state)[0], expected)
 
 
-def _from_transformers(theirs):
-    """A RecurrentGemma without attention as a model of ours; its MLPs have no bias here."""
-    config, body = theirs.config, theirs.model
-    fields = {
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "num_hidden_layers": config.num_hidden_layers,
-        "intermediate_size": config.intermediate_size // 2,
-        "mlp_gated": True,
-        "hidden_act": config.hidden_activation,
-        "norm_eps": config.rms_norm_eps,
-        "tie_word_embeddings": False,
-        "num_heads": config.num_attention_heads,
-        "lru_width": config.lru_width,
-        "conv_kernel": config.conv1d_width,
-    }
-    ours = MemoryRGLRUForCausalLM(MemoryRGLRUConfig(**fields)).eval()
-    pairs = [(body.embed_tokens.weight * body.normalizer.float(), ours.model.embed_tokens.weight)]
-    pairs += [(theirs.lm_head.weight, ours.lm_head.weight), (1 + body.final_norm.weight, ours.model.norm.weight)]
-    for block, layer in zip(body.layers, ours.model.layers, strict=True):
-        cell, mixer = block.temporal_block, layer.mixer
-        lru, maps = cell.rg_lru, (("linear_x", "in_proj"), ("linear_y", "branch_proj"), ("linear_out", "out_proj"))
-        pairs += [(1 + block.temporal_pre_norm.weight, layer.norm.weight)]
-        pairs += [(1 + block.channel_pre_norm.weight, layer.mlp_norm.weight)]
-        for old, new in maps:
-            source, target = getattr(cell, old), getattr(mixer, new)
-            pairs += [(source.weight, target.weight), (source.bias, target.bias)]
-        pairs += [(cell.conv_1d.weight, mixer.conv.weight), (cell.conv_1d.bias, mixer.conv.bias)]
-        weights = torch.stack((lru.recurrent_gate_weight, lru.input_gate_weight), dim=2)
-        biases = torch.stack((lru.recurrent_gate_bias, lru.input_gate_bias), dim=1)
-        pairs += [(weights, mixer.gate_weight), (biases, mixer.gate_bias), (lru.recurrent_param, mixer.rate)]
-        pairs += [(getattr(block.mlp_block, name).weight, getattr(layer.mlp, name).weight) for name in MLP_MAPS]
-        with torch.no_grad():
-            for name in MLP_MAPS:
-                getattr(block.mlp_block, name).bias.zero_()
-    copy_weights(pairs, ours)
-    return ours
-
-
 @pytest.fixture
 def pair():
     """Two recurrent blocks of transformers, and ours with the same weights."""
@@ -129,8 +90,8 @@ def pair():
     config = RecurrentGemmaConfig(
         **sizes, **ends, num_attention_heads=2, lru_width=24, block_types=["recurrent"], tie_word_embeddings=False
     )
-    theirs = scramble(RecurrentGemmaForCausalLM(config))
-    return theirs, _from_transformers(theirs)
+    theirs = without_biases(scramble(RecurrentGemmaForCausalLM(config)))
+    return theirs, converted(theirs)
 
 
 def test_logits_are_those_of_transformers_under_its_cap(pair):
@@ -152,8 +113,8 @@ def test_generated_tokens_are_those_of_transformers(pair):
 def test_the_state_of_a_block_is_that_of_transformers_after_a_prompt():
     sizes = {"vocab_size": 11, "hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 48}
     config = RecurrentGemmaConfig(**sizes, num_attention_heads=2, block_types=["recurrent"], tie_word_embeddings=False)
-    theirs = scramble(RecurrentGemmaForCausalLM(config))
-    ours, block = _from_transformers(theirs), theirs.model.layers[0].temporal_block
+    theirs = without_biases(scramble(RecurrentGemmaForCausalLM(config)))
+    ours, block = converted(theirs), theirs.model.layers[0].temporal_block
     inputs, position = torch.randn(2, 14, 16), torch.arange(14)[None]
     with torch.no_grad():
         expected = torch.cat(

@@ -116,7 +116,7 @@ def test_names_follow_from_the_key(key):
 def test_rows_of_a_version_never_change(key):
     first = [name for name in task_class(key).presets if (key, name) not in JOINED]
     found = task_class(key).version, digest_of(key, first)
-    assert found == GOLDEN[key], f"rows of {key!r} or its presets changed; raise the version if a law changed"
+    assert found == GOLDEN.get(key), f"rows of {key!r} or its presets changed; raise the version if a law changed"
 
 
 @pytest.mark.parametrize(("key", "name"), sorted(JOINED))

@@ -10,7 +10,7 @@ from accelerate.utils import get_max_memory
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from hf_memory.experiments.provenance import check_weights, config_digest, weights_digest
+from hf_memory.experiments.provenance import check_weights, config_digest, read_config, weights_digest
 from hf_memory.mixers.auto import model_keys
 from hf_memory.names import check_names
 
@@ -112,18 +112,33 @@ def load_subject(
     check_names([dtype], DTYPES, "dtype")
     if device_map == "auto" and not any(isinstance(key, int) for key in get_max_memory()):
         device_map = None  # nothing to spread over, and disk offloading would only be slower
+    _check_causal(read_config(folder), name)
     check_weights(folder)
     own = {"trust_remote_code": trust_remote_code, "local_files_only": True}
     tokenizer = load_tokenizer(folder, name, trust_remote_code)
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, device_map=device_map, use_safetensors=True, **own
+        model, info = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, device_map=device_map, use_safetensors=True, output_loading_info=True, **own
         )
     except (OSError, KeyError) as error:
         raise ValueError(f"checkpoint: {name!r} holds no causal model that can be loaded ({error})") from error
+    if info["missing_keys"]:
+        raise ValueError(
+            f"checkpoint: {name!r} lacks {sorted(info['missing_keys'])[0]}, which would be random; give a checkpoint "
+            f"of {type(model).__name__}"
+        )
     if device_map is None and device is not None:
         model = model.to(device)
     return Subject(name, model.eval(), tokenizer, weights_digest(folder) if Path(folder).is_dir() else "")
+
+
+def _check_causal(config: dict[str, Any], name: str) -> None:
+    """Refuse a classifier: it has no scores of next tokens, also where its body would load into a causal model."""
+    saved = config.get("architectures") or []
+    if saved and str(config.get("model_type")).startswith("memory_") and not str(saved[0]).endswith("ForCausalLM"):
+        raise ValueError(
+            f"checkpoint: a probe needs a model ForCausalLM, {name!r} is {saved[0]}; evaluate it on its task"
+        )
 
 
 def load_tokenizer(folder: str | os.PathLike[str], name: str, trust_remote_code: bool = False) -> Any:

@@ -22,8 +22,8 @@ import itertools
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar, Token
 from types import ModuleType
 
 import torch
@@ -70,20 +70,25 @@ def _is_installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 
-@contextmanager
-def use_backend(name: str) -> Iterator[None]:
-    """Run the operations called inside the ``with`` block on one backend.
+class _Choice(AbstractContextManager[None]):
+    """A choice that is in force already; leaving a ``with`` block takes it back."""
+
+    def __init__(self, token: Token[str | None]):
+        self._token = token
+
+    def __exit__(self, *error: object) -> None:
+        _requested.reset(self._token)
+
+
+def use_backend(name: str) -> AbstractContextManager[None]:
+    """Run operations on one backend: from this call on, and where it begins a ``with`` block, until the block ends.
 
     It overrides the environment variable ``HF_MEMORY_BACKEND``; an operation's own ``backend`` argument overrides both.
 
     Raises:
         ValueError: The name is unknown, or its package is not installed.
     """
-    token = _requested.set(_checked(name, "backend"))
-    try:
-        yield
-    finally:
-        _requested.reset(token)
+    return _Choice(_requested.set(_checked(name, "backend")))
 
 
 def requested_backend() -> str | None:
