@@ -189,10 +189,10 @@ def report(
     Example: `hf-memory report results/ --out report/`
     """
     from hf_memory.hub.datasets import recover_results
+    from hf_memory.reports.report import write_report
 
     if revision is not None and Path(results).exists():
         raise ValueError(f"revision: {results!r} is a path here, which has none; leave it out, or name a repository")
-    from hf_memory.reports.report import write_report
 
     typer.echo(write_report(results, out, reader=functools.partial(recover_results, revision=revision)))
 
