@@ -238,7 +238,13 @@ def _convolution(form: Any, tensors: Tensors, facts: Facts, **options: Any) -> T
     }
 
 
-_HALF = {"dtype": torch.bfloat16}
+_TRAINING_MAMBA = {
+    "dtype": torch.float32,
+    "state_size": 16,
+    "negative_eigenvalues": False,
+    "has_initial_state": False,
+    "state_needs_grad": False,
+}
 
 CASES: dict[str, Case] = {
     "diagonal_scan": Case(
@@ -246,20 +252,34 @@ CASES: dict[str, Case] = {
         diagonal_scan,
         diagonal_scan_recurrent,
         _scan_inputs,
+        facts={"dtype": torch.float32, "forget_gate": False},
         switches=lambda facts: {"forget_gate": facts.get("forget_gate", False)},
     ),
     "selective_scan": Case(
-        _selective, selective_scan, selective_scan_recurrent, _selective_inputs, optional_state=True
+        _selective,
+        selective_scan,
+        selective_scan_recurrent,
+        _selective_inputs,
+        facts=_TRAINING_MAMBA,
+        optional_state=True,
     ),
-    "wkv": Case(_output_and_state, wkv, wkv_recurrent, _wkv_inputs),
+    "wkv": Case(
+        _output_and_state, wkv, wkv_recurrent, _wkv_inputs, facts={"dtype": torch.float32, "has_lengths": False}
+    ),
     "nru": Case(_nru, nru, nru_recurrent, _nru_inputs),
-    "ids4": Case(_ids4, (ids4_state, ids4_product), (ids4_state_recurrent, ids4_product_recurrent), _ids4_inputs),
+    "ids4": Case(
+        _ids4,
+        (ids4_state, ids4_product),
+        (ids4_state_recurrent, ids4_product_recurrent),
+        _ids4_inputs,
+        facts={"dtype": torch.float32, "state_size": 64},
+    ),
     "short_convolution": Case(
         _convolution,
         short_convolution,
         short_convolution_recurrent,
         _convolution_inputs,
-        facts=_HALF,
+        facts={"dtype": torch.bfloat16, "width": 4, "channels": 512},
         has_lengths=False,
     ),
     "delta_rule": Case(
@@ -268,7 +288,7 @@ CASES: dict[str, Case] = {
         delta_rule_recurrent,
         _delta_inputs,
         wide=frozenset({"initial_state"}),
-        facts=_HALF,
+        facts={"dtype": torch.bfloat16, "key_dim": HEAD},
     ),
     "linear_attention": Case(
         _linear,
@@ -276,7 +296,7 @@ CASES: dict[str, Case] = {
         linear_attention_recurrent,
         _linear_inputs,
         wide=frozenset({"initial_state", "log_decay"}),
-        facts=_HALF,
+        facts={"dtype": torch.bfloat16, "key_dim": HEAD},
     ),
     "taylor_attention": Case(
         _output_and_state,
@@ -284,7 +304,7 @@ CASES: dict[str, Case] = {
         taylor_attention_recurrent,
         _taylor_inputs,
         wide=frozenset({"initial_state"}),
-        facts=_HALF,
+        facts={"dtype": torch.bfloat16, "key_dim": 16, "has_initial_state": False},
         optional_state=True,
     ),
 }

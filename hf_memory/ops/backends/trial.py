@@ -47,7 +47,7 @@ class Verdict:
         milliseconds: A training step of the kernel; None where it did not come so far.
         torch_milliseconds: The same step in torch.
         error: Largest difference from torch, as a share of the largest number.
-        for_good: Whether this says something of the kernel, and is worth to be kept. A GPU without free memory does not.
+        for_good: Whether this says something of the kernel, and so is kept; a GPU without free memory does not.
         faulty: Whether the kernel is refused for more than its speed.
     """
 

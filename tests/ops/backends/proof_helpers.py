@@ -4,7 +4,7 @@ import sys
 
 import torch
 
-from hf_memory.ops.backends import dispatch, proof, trial
+from hf_memory.ops.backends import dispatch, proof, trial, verdicts
 
 WHAT = {
     "device": torch.device("cpu"),
@@ -40,12 +40,12 @@ def install(monkeypatch, folder, *faults):
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setattr(dispatch, "KERNELS", write_kernels(folder, *faults))
     monkeypatch.setattr(dispatch, "PROVED_ON", ("cpu",))
-    monkeypatch.setattr(proof, "cache_folder", lambda: folder / "verdicts")
-    monkeypatch.setattr(proof, "REALISTIC", (4, 256, 32))
-    monkeypatch.setattr(proof, "try_kernel", counted)
+    monkeypatch.setattr(verdicts, "cache_folder", lambda: folder / "verdicts")
+    monkeypatch.setattr(verdicts, "REALISTIC", (4, 256, 32))
+    monkeypatch.setattr(verdicts, "try_kernel", counted)
     for module in [name for name in sys.modules if name.startswith("kernel_that_")]:
         del sys.modules[module]
-    for cache in (dispatch.load_kernel, proof._code):
+    for cache in (dispatch.load_kernel, verdicts._code):
         cache.cache_clear()
     proof.forget()
     return tried
