@@ -130,11 +130,11 @@ def passes(
     leaves = {name: tensor.detach().requires_grad_() for name, tensor in tensors.items()}
     options = {"lengths": lengths} if case.has_lengths else {}
     wants = {"return_final_state": bool(facts.get("state_needs_grad", True))} if case.optional_state else {}
-    results = _real_steps(case.run(backend, leaves, facts, **options, **wants), lengths)
+    results = real_steps(case.run(backend, leaves, facts, **options, **wants), lengths)
     loss = sum(_weighed(result) for result in results.values())
     gradients = torch.autograd.grad(loss, list(leaves.values()))
     with torch.no_grad():
-        plain = _real_steps(case.run(backend, tensors, facts, **options), lengths)
+        plain = real_steps(case.run(backend, tensors, facts, **options), lengths)
     return {
         **{name: result.detach() for name, result in results.items()},
         **{f"{name} without gradients": result for name, result in plain.items()},
@@ -150,7 +150,7 @@ def _weighed(result: Tensor) -> Tensor:
     return sum((part * weights * (1 + number)).sum() for number, part in enumerate(parts))
 
 
-def _real_steps(results: Tensors, lengths: Tensor | None) -> Tensors:
+def real_steps(results: Tensors, lengths: Tensor | None) -> Tensors:
     """Results whose outputs are zero after each row's length, where they mean nothing."""
     if lengths is None:
         return results
