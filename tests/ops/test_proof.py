@@ -339,6 +339,25 @@ def test_of_two_at_once_one_tries_and_the_other_waits(monkeypatch, tmp_path):
     assert len(requests) == 1
 
 
+def test_a_kernel_that_cannot_be_imported_leaves_the_run_to_torch(monkeypatch, tmp_path, caplog):
+    install(monkeypatch, tmp_path, "right", "absent")
+    (tmp_path / "kernel_that_right.py").write_text("raise RuntimeError('0 active drivers')")
+    (tmp_path / "kernel_that_absent.py").write_text("import a_package_that_is_not_there")
+    assert dispatch.resolve_backend("selective_scan", **WHAT) == "torch"
+    assert caplog.messages == ["selective_scan does not run on right: RuntimeError: 0 active drivers"]
+
+
+def test_where_no_process_can_be_started_torch_does_the_work(monkeypatch, tmp_path):
+    install(monkeypatch, tmp_path, "right")
+
+    def refuse(*_, **__):
+        raise BlockingIOError("too many processes")
+
+    monkeypatch.setattr(trial.subprocess, "Popen", refuse)
+    assert dispatch.resolve_backend("selective_scan", **WHAT) == "torch"
+    assert list((tmp_path / "verdicts").iterdir()) == []
+
+
 def test_a_gpu_that_is_not_there_is_left_to_torch(monkeypatch, tmp_path):
     install(monkeypatch, tmp_path, "right")
     monkeypatch.setattr(dispatch, "PROVED_ON", ("cuda",))

@@ -77,8 +77,7 @@ def forget() -> None:
 
 
 def _choose(op: str, what: Mapping[str, Any], prove: bool) -> Choice:
-    names = [name for name, reason in dispatch.refusals(op, **what).items() if reason is None]
-    names = [name for name in names if name not in dispatch.AUTO]
+    names = list(_runnable(op, what))
     device = device_name(what["device"])
     if not names or device is None:
         return Choice("torch", "", "")
@@ -93,6 +92,20 @@ def _choose(op: str, what: Mapping[str, Any], prove: bool) -> Choice:
     else:
         text = _fastest(op, names, what, False)
     return Choice(text.partition(":")[0], place, text)
+
+
+def _runnable(op: str, what: Mapping[str, Any]) -> Iterator[str]:
+    """Names of the kernels that take such tensors. One that cannot even be imported is none of them, and says so."""
+    for other, name in dispatch.KERNELS:
+        if other != op or name in dispatch.AUTO:
+            continue
+        try:
+            if dispatch.load_kernel(op, name).refusal(**what) is None:
+                yield name
+        except ImportError:
+            continue  # a package that is not there is no fault
+        except Exception as error:  # noqa: BLE001 (a driver that is missing, a compiler that fails: the run goes on)
+            logger.warning("%s does not run on %s: %s: %s", op, name, type(error).__name__, error)
 
 
 def _fastest(op: str, names: list[str], what: Mapping[str, Any], prove: bool) -> str:
@@ -114,6 +127,8 @@ def _agreed(place: str, decide: Callable[[], str], limit: float) -> str:
         return decide()
     key = f"hf_memory/{hashlib.sha256(place.encode()).hexdigest()[:16]}"
     own = str(torch.distributed.get_rank())
+    if store.check([key]):
+        return store.get(key).decode()
     if store.compare_set(f"{key}/by", "", own).decode() == own:
         text = "torch: it could not be decided"
         try:

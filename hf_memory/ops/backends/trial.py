@@ -71,7 +71,10 @@ class Verdict:
 def try_kernel(request: Mapping[str, Any]) -> Verdict:
     """Run a trial; arguments as for :func:`hf_memory.ops.backends.trial_process.run_trial`."""
     with tempfile.TemporaryFile("w+", errors="replace") as said:
-        process = _start(request, said)
+        try:
+            process = _start(request, said)
+        except OSError as error:
+            return _unused(f"no process can be started ({error})", for_good=False)
         try:
             return _follow(process, said)
         finally:
