@@ -97,13 +97,11 @@ def evaluate_lengths(
     device = accelerator.device if accelerator is not None else next(loaded.parameters()).device
     was_training = loaded.training
     loaded.to(device).eval()
-    is_main = accelerator is None or accelerator.is_main_process
+    shown = progress and (accelerator is None or accelerator.is_main_process)
     total = sum(len(rows) for rows in splits.values()) * (2 if generate else 1)
+    shown_as = {"total": total, "desc": f"evaluate {run.arm}", "unit": "row", "disable": not shown}
     try:
-        with (
-            noted(run.kernels) as kernels,
-            tqdm(total=total, desc=f"evaluate {run.arm}", unit="row", disable=not (progress and is_main)) as bar,
-        ):
+        with noted(run.kernels) as kernels, tqdm(**shown_as) as bar:
             found = [
                 _evaluate_split(
                     loaded, specification, name, TensorRows(rows), run, batch_size, accelerator, bar, generate

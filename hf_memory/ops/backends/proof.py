@@ -91,6 +91,8 @@ def _choose(op: str, what: Mapping[str, Any], prove: bool) -> Choice:
         text = _agreed(place, lambda: _fastest(op, names, what, True), len(names) * LONGEST)
     else:
         text = _fastest(op, names, what, False)
+    if text.partition(":")[0] not in (*names, "torch"):  # another process chose what is not installed here
+        text = f"torch: {text.partition(':')[0]} is not here"
     return Choice(text.partition(":")[0], place, text)
 
 
