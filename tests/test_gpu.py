@@ -15,9 +15,11 @@ import torch
 
 from benchmarks.gpu import correctness
 from benchmarks.gpu_common import SMOKE, relative
-from benchmarks.gpu_kernels import CASES, HEAD, passes, scan_inputs, selective_inputs
+from benchmarks.gpu_kernels import ROWS, case_of, in_double, on, passes
 from hf_memory.mixers import MIXERS
+from hf_memory.ops.backends.cases import CASES, HEAD, Size
 from hf_memory.ops.backends.dispatch import load_kernel, resolve_backend
+from hf_memory.ops.backends.verdicts import prove_anew
 from hf_memory.ops.diagonal_scan import diagonal_scan_recurrent
 from hf_memory.ops.selective_scan import selective_scan_recurrent
 
@@ -65,7 +67,7 @@ def test_the_benchmark_runs_in_small_on_a_cpu_and_names_what_is_missing(tmp_path
     assert timed["transformers MambaMixer"]["speed_of_ours"] > 0
     assert "ModuleNotFoundError: import of mamba_ssm" in timed["mamba-ssm Mamba"]["skipped"]
     kernels = {row["kernel"]: row for row in report["kernels"] if "peer" not in row}
-    assert set(CASES) <= set(kernels)
+    assert set(ROWS) <= set(kernels)
     assert kernels["complex scan"]["why"] == "its kernels need tensors on cuda, not on cpu"
     assert kernels["complex scan"]["torch error"] < 1e-5
     assert kernels["delta rule"]["why"].startswith("ModuleNotFoundError: ")
@@ -109,16 +111,15 @@ def test_every_mixer_on_the_device_is_the_float64_form_on_the_cpu(key):
 
 def assert_kernel_is_right(name: str, tolerance: float) -> None:
     """Outputs, final state and gradients against the float64 definition, at an odd length with a state."""
-    op, function, definition, make, dtype = CASES[name]
+    op, case, facts = case_of(name)
     device = torch.device("cuda")
     # With a state the own kernel runs, whatever package stands before it.
-    facts = {"has_initial_state": True} if op == "selective_scan" else {}
-    assert resolve_backend(op, "triton", device=device, dtype=dtype, **facts) == "triton"
-    tensors = make(3, 67, HEAD, dtype)
-    wide = [tensor.to(torch.complex128 if tensor.is_complex() else torch.float64) for tensor in tensors]
-    actual = passes(lambda *args: function(*args, backend="triton"), [tensor.to(device) for tensor in tensors])
-    for left, right in zip(actual, passes(definition, wide), strict=True):
-        assert relative(left, right) < tolerance
+    assert resolve_backend(op, "triton", device=device, **facts) == "triton"
+    tensors = case.inputs(Size(3, 67, HEAD), facts)
+    expected = passes(lambda wide: case.define(wide, facts), in_double(tensors))
+    actual = passes(lambda own: case.run("triton", own, facts), on(device, tensors))
+    for part in expected:
+        assert relative(actual[part], expected[part]) < tolerance, part
 
 
 @pytest.mark.gpu
@@ -139,12 +140,11 @@ def test_the_kernels_of_the_package_on_the_device_are_the_definition(name):
 @pytest.mark.parametrize("op, kernel", [("selective_scan", "mamba_ssm"), ("diagonal_scan", "fla")])
 def test_the_scans_of_packages_on_the_device_are_the_definition(op, kernel):
     module = load_kernel(op, kernel)
+    facts = {"dtype": torch.float32, "has_initial_state": op != "selective_scan", "forget_gate": True}
+    inputs = CASES[op].inputs(Size(3, 67, HEAD), facts).values()
     if op == "selective_scan":
-        *inputs, _ = selective_inputs(3, 67, HEAD, torch.float32)
         fast, slow = module.selective_scan, selective_scan_recurrent
     else:
-        _, *others = scan_inputs(3, 67, HEAD, torch.float32)
-        inputs = [torch.rand(3, 67, HEAD), *others]
         fast, slow = module.scan, diagonal_scan_recurrent
     results = []
     for scan, device, dtype in ((fast, "cuda", torch.float32), (slow, "cpu", torch.float64)):
@@ -154,3 +154,11 @@ def test_the_scans_of_packages_on_the_device_are_the_definition(op, kernel):
         results.append([states, *torch.autograd.grad(states.square().mean(), leaves)])
     for actual, expected in zip(*results, strict=True):
         assert relative(actual, expected) < 1e-5
+
+
+@pytest.mark.gpu
+def test_every_own_kernel_for_the_device_proves_itself_right():
+    found = prove_anew(torch.device("cuda"), {op: case.facts for op, case in CASES.items()})
+    verdicts = {(facts["operation"], facts["kernel"]): verdict for facts, verdict in found}
+    assert {op for op, kernel in verdicts if kernel == "triton"} >= {"diagonal_scan", "selective_scan", "nru", "ids4"}
+    assert {names: verdict.text for names, verdict in verdicts.items() if verdict.faulty or not verdict.for_good} == {}

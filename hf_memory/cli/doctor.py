@@ -40,8 +40,11 @@ class Finding(NamedTuple):
 
 def doctor(
     online: Annotated[bool, typer.Option("--online", help="Also ask the Hub whose token is in use.")] = False,
+    prove: Annotated[
+        bool, typer.Option("--prove", help="Try the kernels on this GPU again; it takes minutes.")
+    ] = False,
 ) -> None:
-    """Show versions, devices, backends, caches, login and extensions, and what to do where one does not work.
+    """Show versions, devices, backends, kernels, caches, login and extensions, and what to do where one does not work.
 
     Example: `hf-memory doctor`
     """
@@ -51,7 +54,7 @@ def doctor(
     from hf_memory.cli.list import wide_console
 
     console, found = wide_console(), []
-    for title, find in sections(online).items():
+    for title, find in sections(online, prove).items():
         table = Table(title=title, title_justify="left", show_header=False)
         for finding in careful(title, find):
             found.append(finding)
@@ -65,13 +68,14 @@ def doctor(
         raise typer.Exit(1)
 
 
-def sections(online: bool) -> dict[str, Callable[[], Iterator[Finding]]]:
+def sections(online: bool, prove: bool) -> dict[str, Callable[[], Iterator[Finding]]]:
     """What is looked at, by title."""
     return {
         "Versions": versions,
         "Parts of hf_memory": parts,
         "Devices": devices,
         "Backends of the operations, in float32": backends,
+        "Kernels that were tried on this machine": lambda: kernels(prove),
         "Caches": caches,
         "Hub": lambda: hub(online),
         "Extensions": extensions,
@@ -202,13 +206,32 @@ def backends() -> Iterator[Finding]:
     yield Finding("HF_MEMORY_BACKEND", asked or "not set: the choice is made for each operation")
     for op in operations():
         what = {"device": default_device(), "dtype": torch.float32, **_OF_KERNELS.get(op, {})}
-        chosen = dispatch.resolve_backend(op, **what)
+        chosen = dispatch.resolve_backend(op, prove=False, **what)
         lines = [chosen]
         for name, reason in dispatch.refusals(op, **what).items():
             if name != chosen:
                 by = name if name in dispatch.BACKENDS else "triton"
                 lines.append(f"{name}: {reason or f'can run, where it is asked for: HF_MEMORY_BACKEND={by}'}")
         yield Finding(op, "\n".join(lines))
+
+
+def kernels(prove: bool) -> Iterator[Finding]:
+    """The verdicts on the kernels for a GPU, which with ``prove`` are made anew."""
+    from hf_memory.cli.facts import default_device
+    from hf_memory.ops.backends import dispatch, verdicts
+    from hf_memory.ops.backends.cases import CASES
+
+    device, none = default_device(), True
+    usual = {op: case.facts for op, case in CASES.items()}
+    is_gpu = device.type in dispatch.PROVED_ON
+    for facts, verdict in verdicts.prove_anew(device, usual) if prove and is_gpu else verdicts.all_verdicts():
+        none = False
+        what = ", ".join([facts["device"], *(f"{name} {value}" for name, value in facts["facts"].items())])
+        used = "runs" if verdict.reason is None else "is not used"
+        yield Finding(f"{facts['operation']}: {facts['kernel']}", f"{what}\n{facts['release']} {used}: {verdict.text}")
+    if none:
+        hint = "each is tried on first use; `hf-memory doctor --prove` tries all that can run"
+        yield Finding("none", hint if is_gpu else f"on {device.type} there is nothing to try")
 
 
 def operations() -> list[str]:

@@ -1,11 +1,13 @@
 """Checkpoints of a run in progress: written beside their place and renamed, and found again only where whole."""
 
 import errno
+import json
 import logging
 import os
 import re
 import shutil
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,17 @@ from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_N
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
 from hf_memory.experiments.provenance import check_weights
-from hf_memory.storage import find_files, is_file, read_json
+from hf_memory.experiments.schema import MapOf, Text
+from hf_memory.ops.backends.proof import noted
+from hf_memory.storage import find_files, is_file, read_json, write_text
 
 logger = logging.getLogger(__name__)
 
 SAVING = ".saving"
 """Folder beside the checkpoints in which one is written; what a start finds there was left by a run that was killed."""
+
+KERNELS_FILE = "hf_memory_kernels.json"
+"""File of a checkpoint that says which kernels the run was left to, so that it goes on with them."""
 
 _LATEST = ("true", "latest", "last")
 
@@ -29,9 +36,21 @@ _UNWRITTEN = re.compile("inline_container|iostream error|PytorchStreamWriter|I/O
 
 
 class WholeCheckpoints:
-    """For a Trainer: no reader ever sees half a checkpoint, and a run that is killed leaves the last one whole."""
+    """For a Trainer: no reader ever sees half a checkpoint, and a run that is killed leaves the last one whole.
+
+    Attributes:
+        kernels: What ran the operations of the training, where they had a choice of kernels on a GPU.
+    """
 
     _is_saving = False
+    kernels: Mapping[str, str] = {}
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Train as Trainer does, on the kernels of the checkpoint from which it goes on."""
+        trainer: Any = self
+        found = last_checkpoint(trainer.args.output_dir) if resume_from_checkpoint is True else resume_from_checkpoint
+        with noted(kernels_of(found) if found else None) as self.kernels:
+            return super().train(resume_from_checkpoint, *args, **kwargs)  # type: ignore[misc]
 
     def _get_output_dir(self, trial: Any) -> str:
         """Folder of the checkpoints; while one is saved, the one beside it."""
@@ -70,6 +89,8 @@ class WholeCheckpoints:
         trainer.accelerator.wait_for_everyone()  # other processes write into the folder as well
         if trainer.args.should_save:
             trainer.state.save_to_json(str(beside / TRAINER_STATE_NAME))
+            if self.kernels:
+                write_text(beside / KERNELS_FILE, json.dumps(self.kernels, indent=2) + "\n")
             if whole.exists():
                 whole.rename(place / SAVING / f"{name}-before")
             beside.rename(whole)
@@ -119,6 +140,20 @@ def last_checkpoint(folder: str | os.PathLike[str]) -> Path | None:
             return path
         logger.warning("%s is not whole (%s) and is passed over", path, fault)
     return None
+
+
+def kernels_of(checkpoint: str | os.PathLike[str]) -> dict[str, str]:
+    """The kernels on which a checkpoint was trained; nothing where it does not say, or its file is damaged."""
+    path = Path(checkpoint) / KERNELS_FILE
+    if not is_file(path):
+        return {}
+    try:
+        kernels = read_json(path)
+        MapOf(Text()).check(kernels, KERNELS_FILE)
+    except ValueError as error:
+        logger.warning("%s is damaged (%s); kernels are chosen anew", path, error)
+        return {}
+    return kernels
 
 
 def fault_of(checkpoint: Path) -> str:

@@ -46,6 +46,7 @@ from hf_memory.experiments.provenance import (
 from hf_memory.experiments.results import Row, write_cell
 from hf_memory.mixers.auto import HEADS, model_class, model_keys
 from hf_memory.models.modeling import MemoryPreTrainedModel
+from hf_memory.ops.backends.proof import noted
 from hf_memory.storage import digest
 from hf_memory.tasks.base import IGNORE_INDEX, Task
 
@@ -102,16 +103,18 @@ def evaluate_lengths(
     device = accelerator.device if accelerator is not None else next(loaded.parameters()).device
     was_training = loaded.training
     loaded.to(device).eval()
-    is_main = accelerator is None or accelerator.is_main_process
+    shown = progress and (accelerator is None or accelerator.is_main_process)
     total = sum(len(rows) for rows in splits.values()) * (2 if generate else 1)
+    shown_as = {"total": total, "desc": f"evaluate {run.arm}", "unit": "row", "disable": not shown}
     try:
-        with tqdm(total=total, desc=f"evaluate {run.arm}", unit="row", disable=not (progress and is_main)) as bar:
+        with noted(run.kernels) as kernels, tqdm(**shown_as) as bar:
             found = [
                 _evaluate_split(
                     loaded, specification, name, TensorRows(rows), run, batch_size, accelerator, bar, generate
                 )
                 for name, rows in splits.items()
             ]
+        found = [dataclasses.replace(row, kernels={**(run.kernels or {}), **kernels} or None) for row in found]
         # Processes differ in the times that they measure; the rows are those of the first.
         return found if accelerator is None else broadcast_object_list(found)
     finally:

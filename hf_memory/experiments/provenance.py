@@ -59,6 +59,7 @@ class Run:
     train_seconds: float | None = None
     weights_sha256: str = ""
     code: str = ""
+    kernels: dict[str, str] | None = None
 
 
 def measure_state(model: MemoryPreTrainedModel, num_columns: int) -> tuple[int, int]:
@@ -168,7 +169,8 @@ def _what_lacks_config(folder: Path) -> str:
 
 def save_run(folder: str | os.PathLike[str], run: Run) -> Path:
     """Write the facts of a training run beside its weights."""
-    return write_text(Path(folder) / RUN_FILE, json.dumps(sealed(encode(dataclasses.asdict(run))), indent=2) + "\n")
+    values = {name: value for name, value in dataclasses.asdict(run).items() if (name, value) != ("kernels", None)}
+    return write_text(Path(folder) / RUN_FILE, json.dumps(sealed(encode(values)), indent=2) + "\n")
 
 
 def read_run(checkpoint: str | None) -> Run | None:

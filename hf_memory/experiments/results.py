@@ -74,6 +74,8 @@ class Row:
         weights_sha256: SHA-256 of the weights file; empty where the weights were not saved.
         code: Digest of the code that trained the model, see :func:`hf_memory.experiments.code.code_digest`; empty in
             rows from before there were any.
+        kernels: What ran each operation that had a choice of kernels on a GPU, and why: by operation, device and facts,
+            the name of the kernel, a colon and its proof, see :mod:`hf_memory.ops.backends.proof`; None for none.
         probe: How a model that was not trained on the task was asked, see :mod:`hf_memory.experiments.probing.cells`;
             None for all other rows.
     """
@@ -111,6 +113,7 @@ class Row:
     versions: dict[str, str]
     weights_sha256: str
     code: str = ""
+    kernels: dict[str, str] | None = None
     probe: dict[str, Any] | None = None
 
     def value(self, metric: str | None = None) -> float:
@@ -125,15 +128,15 @@ class Row:
         return self.metrics[name]
 
     def to_json(self) -> dict[str, Any]:
-        """The row as JSON values. Rows that are no probes do not speak of one."""
-        values = encode(dataclasses.asdict(self))
-        return values if self.probe is not None else {name: value for name, value in values.items() if name != "probe"}
+        """The row as JSON values. Rows that are no probes do not speak of one, nor of kernels where none was chosen."""
+        silent = {name for name in _OPTIONAL if getattr(self, name) is None}
+        return encode({name: value for name, value in dataclasses.asdict(self).items() if name not in silent})
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Row":
         """Rebuild a row. Raises a ``ValueError`` that names a field which is missing, unknown or of another type."""
         names = [field.name for field in dataclasses.fields(cls)]
-        given = {"code": "", "probe": None, **values}
+        given = {"code": "", **dict.fromkeys(_OPTIONAL), **values}
         missing, unknown = sorted(set(names) - given.keys()), sorted(given.keys() - set(names))
         if missing or unknown:
             raise ValueError(f"row: fields missing: {missing}, fields unknown: {unknown}")
@@ -147,6 +150,9 @@ class Row:
         _check_agreement(row)
         return row
 
+
+_OPTIONAL = ("kernels", "probe")
+"""Fields that rows leave out where they have nothing to say."""
 
 _COUNT = Number(0, 1 << 62, whole=True)
 _RATE = Number(0, above=True)
@@ -182,6 +188,7 @@ _KINDS: dict[str, Kind] = {
     "versions": MapOf(_WORD),
     "weights_sha256": Text(pattern=f"|{_DIGEST}|[0-9a-f]{{64}}", form="a digest, or empty"),
     "code": Text(pattern=f"|{_DIGEST}", form="a digest of 16 hexadecimal digits, or empty"),
+    "kernels": Maybe(MapOf(_WORD)),
     "probe": Maybe(MapOf(Plain())),
 }
 

@@ -71,16 +71,17 @@ _WHEN_KEPT = frozenset({"eval_strategy", "eval_steps", "eval_delay", "metric_for
 
 @dataclasses.dataclass(frozen=True)
 class Course:
-    """How far a training run went: optimiser steps, tokens without padding, and seconds."""
+    """How far a training run went: optimiser steps, tokens without padding, seconds, and the kernels it was left to."""
 
     steps: int
     tokens: int
     seconds: float
+    kernels: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, trainer: MemoryTrainer, seconds: float) -> "Course":
         """The course of a trainer after its training."""
-        return cls(trainer.state.global_step, int(trainer.state.num_input_tokens_seen), seconds)
+        return cls(trainer.state.global_step, int(trainer.state.num_input_tokens_seen), seconds, trainer.kernels)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -278,6 +279,7 @@ class Experiment:
             train_seconds=course.seconds,
             weights_sha256=weights_digest(arguments.output_dir),
             code=self.code(),
+            kernels=dict(course.kernels) or None,
         )
 
 

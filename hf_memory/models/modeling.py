@@ -35,7 +35,7 @@ from hf_memory.models.layers import (
 )
 from hf_memory.models.padding import RowLayout
 from hf_memory.models.values import is_seen, require
-from hf_memory.ops.backends.dispatch import keep_backend, requested_backend
+from hf_memory.ops.backends.dispatch import allow_hub_kernels, keep_backend, requested_backend
 
 logger = logging.get_logger(__name__)
 
@@ -194,10 +194,14 @@ class MemoryPreTrainedModel(PreTrainedModel):
         """Load as in transformers, but refuse a checkpoint whose tensors are not those of the model.
 
         Only the head may be missing or left over, and pickled weights are read only with ``use_safetensors=False``.
+        ``use_kernels=True`` allows this process to take compiled kernels from the Hub, as ``HF_MEMORY_HUB_KERNELS=1``
+        does; they run where they have proved to be right and faster.
 
         Raises:
             ValueError: Names the checkpoint, and the tensors that it lacks or has in excess.
         """
+        if kwargs.pop("use_kernels", False):
+            allow_hub_kernels()
         kwargs.setdefault("use_safetensors", True)
         try:
             model, info = super().from_pretrained(*args, output_loading_info=True, **kwargs)

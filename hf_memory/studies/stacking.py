@@ -289,7 +289,7 @@ def run_stacked(experiments: Sequence[WatchedExperiment], results: Path, beat: B
             if index in watch.ended:
                 course, weights = watch.ended[index]
                 model.load_state_dict(weights)
-            course = Course(course.steps, course.tokens // parts, whole.seconds)
+            course = dataclasses.replace(whole, steps=course.steps, tokens=course.tokens // parts)
             backend = f"{backend_name()}, trained in torch as one of {len(experiments)} replicas"
             try:
                 experiment.conclude(model, own, course, history, rows[index], results, backend=backend)

@@ -23,7 +23,7 @@ STOREYS = [
     "hf_memory.cli | hf_memory.testing",
     "hf_memory examples dataset_scripts benchmarks docs",
 ]
-KERNEL_PACKAGES = {"fla", "mamba_ssm", "selective_scan_cuda", "causal_conv1d", "numba", "triton"}
+KERNEL_PACKAGES = {"fla", "kernels", "mamba_ssm", "selective_scan_cuda", "causal_conv1d", "numba", "triton"}
 ACRONYMS = {
     "rnn",
     "lstm",

@@ -15,7 +15,9 @@ from huggingface_hub import constants
 from hf_memory import extensions
 from hf_memory.cli import doctor, facts
 from hf_memory.cli.doctor import Finding
-from hf_memory.ops.backends import dispatch
+from hf_memory.ops.backends import dispatch, proof, verdicts
+from hf_memory.ops.backends.trial import Verdict
+from tests.ops.backends.proof_helpers import WHAT, install
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRET = "hf_" + "a" * 34
@@ -136,6 +138,41 @@ def test_a_kernel_that_must_be_asked_for_says_how(monkeypatch):
         "fla: can run, where it is asked for: HF_MEMORY_BACKEND=triton",
         "numba: not here",
     ]
+
+
+def test_kernels_are_shown_with_their_proof_and_tried_again_where_that_is_asked_for(call, monkeypatch, tmp_path):
+    install(monkeypatch, tmp_path, "right", "dies")
+    monkeypatch.setattr(verdicts, "device_name", lambda device: "H9")
+    monkeypatch.setattr(doctor, "operations", lambda: ["selective_scan"])
+    given = {"right": Verdict(None, 1.0, 4.0, 1e-7), "dies": Verdict("its process was ended by SIGKILL", faulty=True)}
+    requests = []
+    monkeypatch.setattr(verdicts, "try_kernel", lambda request: requests.append(request) or given[request["kernel"]])
+    (nothing,) = doctor.kernels(prove=False)
+    assert nothing.value == "each is tried on first use; `hf-memory doctor --prove` tries all that can run"
+    assert dispatch.resolve_backend("selective_scan", **WHAT) == "right"
+    assert len(requests) == 2
+    facts = "dtype float32, has_initial_state True, negative_eigenvalues False, state_needs_grad True, state_size 4"
+    release = f"torch {torch.__version__}"
+    wanted = {
+        ("selective_scan: right", f"H9, {facts}\n{release} runs: 1 ms, torch 4 ms, off by 1.0e-07 at most"),
+        ("selective_scan: dies", f"H9, {facts}\n{release} is not used: its process was ended by SIGKILL"),
+    }
+    assert {(name, value) for name, value, *_ in doctor.kernels(prove=False)} == wanted
+    found(doctor.backends)  # looks, and tries nothing
+    assert len(requests) == 2
+    given["right"] = Verdict("it raises RuntimeError: worn out", faulty=True)
+    code, output, _ = call("doctor", "--prove")
+    assert code == 0
+    assert "is not used: it raises RuntimeError: worn out" in output
+    assert len(requests) == 6  # under these facts, and under those of training
+    proof.forget()
+    assert dispatch.resolve_backend("selective_scan", **WHAT) == "torch"
+
+
+def test_without_a_gpu_there_is_no_kernel_to_try(monkeypatch, tmp_path):
+    monkeypatch.setattr(verdicts, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(verdicts, "try_kernel", lambda request: pytest.fail("tried"))
+    assert list(doctor.kernels(prove=True)) == [Finding("none", "on cpu there is nothing to try")]
 
 
 def test_a_backend_that_does_not_exist_is_a_problem(monkeypatch):

@@ -25,6 +25,7 @@ from hf_memory.experiments.probing.words import Pool, Vocabulary, draw_vocabular
 from hf_memory.experiments.provenance import backend_name, device_name, versions
 from hf_memory.experiments.results import Row, cell_path, read_rows, write_cell
 from hf_memory.names import check_names
+from hf_memory.ops.backends.proof import noted
 from hf_memory.storage import claim, digest
 
 VERSION = "1.0.0"
@@ -186,10 +187,12 @@ def _measure_cell(session: _Session, law: Law, form: str, length: int, cell: str
             if case.size == sizes[0] or not str(error).startswith("length"):
                 raise
             continue
-        answers = _answer(session, jobs)
+        with noted() as kernels:
+            answers = _answer(session, jobs)
         about = _about(session, law, layout, pool, vocabularies, case)
         seconds = time.perf_counter() - started
-        rows.append(_row(session, law, case, sizes[0], answers, about, cell, size_of_state, seconds))
+        row = _row(session, law, case, sizes[0], answers, about, cell, size_of_state, seconds)
+        rows.append(dataclasses.replace(row, kernels=kernels or None))
     if session.accelerator is not None:
         return broadcast_object_list(rows)
     return rows

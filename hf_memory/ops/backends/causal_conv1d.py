@@ -6,12 +6,14 @@ outputs there dropped, so that they have a gradient as well.
 """
 
 import torch
-from causal_conv1d import causal_conv1d_fn
 from torch import Tensor
 
 from hf_memory.ops.backends.dispatch import in_function_transform
+from hf_memory.ops.backends.hub_kernels import package_function
 
 PACKAGE = "causal-conv1d"
+causal_conv1d_fn, ORIGIN = package_function("causal_conv1d", "causal_conv1d_fn")
+
 DEVICE = "cuda"
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 WIDTHS = (2, 3, 4)

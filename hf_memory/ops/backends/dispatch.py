@@ -6,11 +6,12 @@ is one line of ``KERNELS``; it is imported on first use and offers
 
     refusal(**what) -> str | None    why it cannot run on tensors like these, or None where it can
     PACKAGE                          the distribution behind it, where that has another name than the backend
+    ORIGIN                           of a package whose kernels the Hub has too: where they come from, None for there
 
 beside the loops that the file of the operation calls. An operation without a kernel runs in torch.
 
-``auto`` takes a backend of ``AUTO`` only. The kernels of ``triton`` run where they are asked for by name: what they
-compute is tested by interpretation and with a stand-in for their package, not on a GPU.
+``auto`` takes a backend of ``AUTO``, and on the devices of ``PROVED_ON`` a kernel that has proved itself there, on this
+machine: :mod:`hf_memory.ops.backends.proof` holds it against torch before its first use.
 """
 
 import difflib
@@ -21,6 +22,7 @@ import importlib.util
 import itertools
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar, Token
@@ -33,7 +35,13 @@ logger = logging.getLogger(__name__)
 BACKENDS = ("auto", "torch", "numba", "triton")
 
 AUTO = ("numba",)
-"""The backends besides torch that need not be asked for by name."""
+"""The backends besides torch that need no proof on the machine."""
+
+PROVED_ON = ("cuda",)
+"""Types of devices on which ``auto`` asks for proof."""
+
+PROOF = "hf_memory.ops.backends.proof"
+"""The module that proves kernels; imported on first use, and absent where there are no kernels."""
 
 # (operation, backend) -> the module behind it.
 KERNELS = {
@@ -58,6 +66,12 @@ KERNELS = {
 PACKAGES = {("diagonal_scan", "triton"): "fla", ("selective_scan", "triton"): "mamba_ssm"}
 
 _requested: ContextVar[str | None] = ContextVar("hf_memory_backend", default=None)
+_held: ContextVar[bool] = ContextVar("hf_memory_kernel_is_held", default=False)
+_hub_kernels = False
+
+
+class KernelRefusedError(RuntimeError):
+    """A kernel that :func:`hold_to_kernel` asks for does not take tensors like these."""
 
 
 def available_backends() -> tuple[str, ...]:
@@ -91,6 +105,42 @@ def use_backend(name: str) -> AbstractContextManager[None]:
     return _Choice(_requested.set(_checked(name, "backend")))
 
 
+@contextmanager
+def hold_to_kernel(name: str) -> Iterator[None]:
+    """Run the operations called inside the ``with`` block on one kernel, by its name in ``KERNELS``, for a trial of it.
+
+    Where it cannot run, operations raise a :class:`KernelRefusedError` instead of leaving the work to torch.
+    """
+    tokens = _requested.set(name), _held.set(True)
+    try:
+        yield
+    finally:
+        _requested.reset(tokens[0])
+        _held.reset(tokens[1])
+
+
+def allow_hub_kernels() -> None:
+    """Take kernels from the Hub in this process, as ``HF_MEMORY_HUB_KERNELS=1`` does in all.
+
+    See :mod:`hf_memory.ops.backends.hub_kernels`. Kernels of packages that were loaded before are looked for again.
+    """
+    global _hub_kernels  # noqa: PLW0603 (a switch of the process, which nothing turns back)
+    if hub_kernels_wanted():
+        return
+    _hub_kernels = True
+    load_kernel.cache_clear()
+    for module in KERNELS.values():
+        if hasattr(sys.modules.get(module), "ORIGIN"):
+            del sys.modules[module]
+    if PROOF in sys.modules:
+        sys.modules[PROOF].forget()
+
+
+def hub_kernels_wanted() -> bool:
+    """Whether kernels may be taken from the Hub."""
+    return _hub_kernels or os.environ.get("HF_MEMORY_HUB_KERNELS", "").lower() in ("1", "true", "yes", "on")
+
+
 def requested_backend() -> str | None:
     """What ``use_backend`` asks for at this place; None for nothing, and inside of ``torch.compile``.
 
@@ -105,13 +155,15 @@ def keep_backend(name: str | None) -> AbstractContextManager[None]:
     return nullcontext() if name is None else use_backend(name)
 
 
-def resolve_backend(op: str, requested: str = "auto", **what: object) -> str:
+def resolve_backend(op: str, requested: str = "auto", prove: bool = True, **what: object) -> str:
     """Choose the backend that runs an operation.
 
     Args:
         op: Name of the operation, for instance ``"diagonal_scan"``.
         requested: The caller's ``backend`` argument; ``"auto"`` leaves the choice to ``use_backend``, then to
-            ``HF_MEMORY_BACKEND``, then to the first of ``AUTO`` that is installed and takes such tensors.
+            ``HF_MEMORY_BACKEND``, then to the first of ``AUTO`` that is installed and takes such tensors, then on a GPU
+            to the kernel that has proved to be right and fastest.
+        prove: Whether a kernel without a proof is given one, which takes up to minutes; only looked up otherwise.
         **what: Facts that a kernel may refuse, at least ``device`` (``torch.device``) and ``dtype`` (``torch.dtype``).
 
     Returns:
@@ -133,8 +185,12 @@ def resolve_backend(op: str, requested: str = "auto", **what: object) -> str:
         reason = _refusal(op, candidate, **what)
         if not reason:
             return candidate
+        if _held.get():
+            raise KernelRefusedError(f"{op} cannot run on {candidate}: {reason}")
         if name != "auto":
             _warn_once(f"{op} runs in {following} instead of {candidate}: {reason}")
+    if name == "auto" and KERNELS and what["device"].type in PROVED_ON:  # type: ignore[attr-defined]
+        return importlib.import_module(PROOF).choose(op, what, prove)
     return "torch"
 
 
@@ -152,7 +208,7 @@ def _kernels_of(op: str, backends: tuple[str, ...]) -> Iterator[str]:
     """Names of the kernels to try in turn, packages only where they are installed."""
     for backend in backends:
         package = PACKAGES.get((op, backend))
-        if package is not None and _is_installed(package):
+        if package is not None and not _held.get() and (_is_installed(package) or hub_kernels_wanted()):
             yield package
         if backend != "torch":
             yield backend
@@ -171,9 +227,14 @@ def load_kernel(op: str, backend: str) -> ModuleType:
         ImportError: The package behind the backend cannot be imported.
     """
     module = importlib.import_module(KERNELS[op, backend])
-    package = getattr(module, "PACKAGE", backend)
-    logger.info("%s can run on %s %s", op, package, importlib.metadata.version(package))
+    logger.info("%s can run on %s", op, release_of(module, backend))
     return module
+
+
+def release_of(kernel: ModuleType, backend: str) -> str:
+    """What is behind a kernel module, with its version."""
+    package = getattr(kernel, "PACKAGE", backend)
+    return getattr(kernel, "ORIGIN", None) or f"{package} {importlib.metadata.version(package)}"
 
 
 def _refusal(op: str, backend: str, **what: object) -> str | None:

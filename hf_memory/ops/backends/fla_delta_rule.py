@@ -5,12 +5,14 @@ half precision alone and at most 256 numbers per key, keeps the state in float32
 """
 
 import torch
-from fla.ops.delta_rule import chunk_delta_rule
 from torch import Tensor
 
 from hf_memory.ops.backends.fla_common import PACKAGE, refusal_of_package
+from hf_memory.ops.backends.hub_kernels import package_function
 
-__all__ = ["PACKAGE", "delta_rule", "refusal"]
+__all__ = ["ORIGIN", "PACKAGE", "delta_rule", "refusal"]
+
+chunk_delta_rule, ORIGIN = package_function("fla.ops.delta_rule", "chunk_delta_rule")
 
 DTYPES = (torch.bfloat16, torch.float16)
 MOST_KEY_DIM = 256

@@ -6,12 +6,14 @@ output.
 """
 
 import torch
-from fla.ops.hgrn import chunk_hgrn
 from torch import Tensor
 
 from hf_memory.ops.backends.fla_common import PACKAGE, refusal_of_package
+from hf_memory.ops.backends.hub_kernels import package_function
 
-__all__ = ["PACKAGE", "refusal", "scan"]
+__all__ = ["ORIGIN", "PACKAGE", "refusal", "scan"]
+
+chunk_hgrn, ORIGIN = package_function("fla.ops.hgrn", "chunk_hgrn")
 
 DTYPES = (torch.float32,)
 SMALLEST = 1e-30  # added to gates: without effect on what is not 0, and the logarithm of 0 has no gradient

@@ -6,12 +6,14 @@ torch. float16 is refused, which that sum overflows after some thousand steps. T
 """
 
 import torch
-from fla.ops.simple_gla import chunk_simple_gla
 from torch import Tensor
 
 from hf_memory.ops.backends.fla_common import PACKAGE, refusal_of_package
+from hf_memory.ops.backends.hub_kernels import package_function
 
-__all__ = ["PACKAGE", "linear_attention", "refusal"]
+__all__ = ["ORIGIN", "PACKAGE", "linear_attention", "refusal"]
+
+chunk_simple_gla, ORIGIN = package_function("fla.ops.simple_gla", "chunk_simple_gla")
 
 DTYPES = (torch.bfloat16,)
 

@@ -7,12 +7,14 @@ only dtype that is used (the sums overflow float16). There is no second derivati
 """
 
 import torch
-from fla.ops.based import fused_chunk_based
 from torch import Tensor
 
 from hf_memory.ops.backends.fla_common import PACKAGE, refusal_of_package
+from hf_memory.ops.backends.hub_kernels import package_function
 
-__all__ = ["PACKAGE", "refusal", "taylor_attention"]
+__all__ = ["ORIGIN", "PACKAGE", "refusal", "taylor_attention"]
+
+fused_chunk_based, ORIGIN = package_function("fla.ops.based", "fused_chunk_based")
 
 DTYPES = (torch.bfloat16,)
 MOST_INPUTS = 16

@@ -5,12 +5,14 @@ axis for time: (B, 3, 1, D), the numbers a, b and m of this package in the same 
 """
 
 import torch
-from fla.ops.rwkv4 import fused_recurrent_rwkv4
 from torch import Tensor
 
 from hf_memory.ops.backends.fla_common import PACKAGE, refusal_of_package
+from hf_memory.ops.backends.hub_kernels import package_function
 
-__all__ = ["PACKAGE", "refusal", "wkv"]
+__all__ = ["ORIGIN", "PACKAGE", "refusal", "wkv"]
+
+fused_recurrent_rwkv4, ORIGIN = package_function("fla.ops.rwkv4", "fused_recurrent_rwkv4")
 
 DTYPES = (torch.float32,)
 SMALLEST = 1e-30  # added to -w: without effect on what is not 0, and the logarithm of 0 has no gradient

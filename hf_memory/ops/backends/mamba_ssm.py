@@ -1,17 +1,22 @@
 """The selective scan of mamba-ssm (2.3: ``mamba_ssm.ops.selective_scan_interface.selective_scan_fn``).
 
 It starts from zeros, its last state has no gradient, it knows no decay but exp(dt A), and time is its last axis. Since
-2026 the package installs without the compiled extension unless told otherwise, which the second import finds out.
+2026 the package installs without its compiled extension unless told otherwise, which the import of that finds out.
 """
 
-import selective_scan_cuda  # noqa: F401
+import importlib
+
 import torch
-from mamba_ssm.ops.selective_scan_interface import selective_scan_fn
 from torch import Tensor
 
 from hf_memory.ops.backends.dispatch import in_function_transform
+from hf_memory.ops.backends.hub_kernels import package_function
 
 PACKAGE = "mamba-ssm"
+selective_scan_fn, ORIGIN = package_function("mamba_ssm.ops.selective_scan_interface", "selective_scan_fn")
+if ORIGIN is None:
+    importlib.import_module("selective_scan_cuda")
+
 DEVICE = "cuda"
 DTYPES = (torch.float32,)
 MOST_STATES = 256

@@ -68,15 +68,23 @@ def run(arguments: list[str], environment: dict[str, str]) -> str:
     return done.stdout
 
 
-def test_the_interpreted_kernels_are_the_definition():
-    files = [str(FOLDER / "interpreted_scan.py"), str(FOLDER / "interpreted_selective_scan.py")]
-    files += [str(FOLDER / "interpreted_nru.py"), str(FOLDER / "interpreted_ids4.py")]
+def interpreted(*names: str) -> int:
+    """Tests that have passed in files that need the interpreter; none was skipped."""
     options = ["-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib"]
+    files = [str(FOLDER / f"interpreted_{name}.py") for name in names]
     output = run(["-m", "pytest", *options, *files], {"TRITON_INTERPRET": "1"})
     passed = re.search(r"(\d+) passed in", output)
     assert passed is not None, output
-    assert int(passed[1]) == 82
     assert "skipped" not in output
+    return int(passed[1])
+
+
+def test_the_interpreted_kernels_are_the_definition():
+    assert interpreted("scan", "selective_scan", "nru", "ids4") == 82
+
+
+def test_the_interpreted_kernels_prove_themselves():
+    assert interpreted("proof") == 5
 
 
 def test_the_kernels_compile_for_a_gpu_and_refuse_tensors_elsewhere(tmp_path):
