@@ -3,6 +3,7 @@
 Rank, dtype, shape and emptiness are always checked, values as :mod:`hf_memory.models.values` can.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -138,3 +139,20 @@ def _check_positions(position_ids: Any, batch_size: int, num_columns: int) -> No
 
 def _describe(value: Any) -> str:
     return str(tuple(value.shape)) if isinstance(value, Tensor) else type(value).__name__
+
+
+def check_tensors(place: str, info: Mapping[str, Any], optional: tuple[str, ...]) -> None:
+    """Refuse a checkpoint whose tensors are not those of the model.
+
+    Args:
+        place: The checkpoint and the model, for the error.
+        info: What transformers says of a loaded model: ``missing_keys`` and ``unexpected_keys``.
+        optional: Beginnings of names of tensors that may be missing or left over.
+
+    Raises:
+        ValueError: Names the tensors.
+    """
+    for kind in ("missing_keys", "unexpected_keys"):
+        names = sorted(name for name in info[kind] if not name.startswith(optional))
+        if names:
+            raise ValueError(f"{place} the checkpoint has {kind.replace('_', ' ')}: {', '.join(names)}")

@@ -20,7 +20,7 @@ from transformers.utils.generic import can_return_tuple
 from hf_memory.models.cache import MemoryCache, check_owner, one_cache, state_owner
 from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.groups import optim_groups
-from hf_memory.models.inputs import check_inputs, check_kwargs
+from hf_memory.models.inputs import check_inputs, check_kwargs, check_tensors
 from hf_memory.models.layers import (
     MLP,
     RMSNorm,
@@ -208,12 +208,8 @@ class MemoryPreTrainedModel(PreTrainedModel):
         except TypeError as error:  # of the constructor, to which transformers hands what is no field
             cls.config_class.refuse_argument(error, kwargs)
             raise
-        for kind in ("missing_keys", "unexpected_keys"):
-            names = sorted(name for name in info[kind] if not name.startswith(cls._head_keys))
-            if names:
-                found = f"the checkpoint has {kind.replace('_', ' ')}: {', '.join(names)}"
-                source = (*args, kwargs.get("pretrained_model_name_or_path"))[0] or "state_dict"
-                raise ValueError(f"{source}: for {cls.__name__} {found}")
+        source = (*args, kwargs.get("pretrained_model_name_or_path"))[0] or "state_dict"
+        check_tensors(f"{source}: for {cls.__name__}", info, cls._head_keys)
         return (model, info) if output_loading_info else model
 
     def save_pretrained(self, save_directory: Any, *args: Any, push_to_hub: bool = False, **kwargs: Any) -> Any:
