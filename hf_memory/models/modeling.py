@@ -34,6 +34,7 @@ from hf_memory.models.layers import (
     split_state,
 )
 from hf_memory.models.padding import RowLayout
+from hf_memory.models.stepwise import run_stepwise
 from hf_memory.models.values import is_seen, require
 from hf_memory.ops.backends.dispatch import allow_hub_kernels, keep_backend, requested_backend
 
@@ -346,10 +347,10 @@ class MemoryModel(MemoryPreTrainedModel):
         states = cache.states if cache is not None and cache.layers else [None] * len(self.layers)
         wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         if output_states:
-            hidden, every, states, trace = self._run_stepwise(hidden, states, layout, position_ids)
+            hidden, every, states, trace = run_stepwise(self, hidden, states, layout, position_ids)
         else:
             show = layout.show if wanted else None
-            hidden, every, states = self._run(hidden, states, layout.lengths, position_ids, use_cache, show)
+            hidden, every, states = self.run_layers(hidden, states, layout.lengths, position_ids, use_cache, show)
         columns = embeds.shape[1] + (0 if cache is None else cache.num_columns)
         return MemoryModelOutput(
             last_hidden_state=layout.scatter(self.norm(hidden)),
@@ -358,7 +359,8 @@ class MemoryModel(MemoryPreTrainedModel):
             states=tuple(map(layout.scatter_states, trace)) if output_states else None,
         )
 
-    def _run(self, hidden, states, lengths, position_ids, return_state, show=None):
+    def run_layers(self, hidden, states, lengths, position_ids, return_state, show=None):
+        """Run the layers; ``show`` is asked what to keep of each layer's input, and with what to go on."""
         every, new = [], []
         for layer, state in zip(self.layers, states, strict=True):
             if show is not None:
@@ -370,32 +372,6 @@ class MemoryModel(MemoryPreTrainedModel):
             shown, hidden = show(hidden)
             every.append(shown)
         return hidden, every, new
-
-    def _run_stepwise(self, hidden, states, layout, position_ids):
-        mixers = [layer.parts["mixer"] for layer in self.layers]
-        growing = [type(mixer).__name__ for mixer in mixers if mixer.growing_state]
-        if growing:
-            raise ValueError(
-                f"output_states needs states of fixed size, and that of {growing[0]} grows with the length"
-            )
-        batch_size = hidden.shape[0]
-        before = [
-            layer.initial_state(batch_size) if state is None else state
-            for layer, state in zip(self.layers, states, strict=True)
-        ]
-        steps, traces = [], [before]
-        for step, column in enumerate(hidden.split(1, dim=1)):
-            now = None if layout.lengths is None else (layout.lengths > step).long()
-            at = position_ids[:, step : step + 1]
-            _, every, states = self._run(column, states, now, at, True, lambda hidden: (hidden, hidden))
-            steps.append(every)
-            traces.append(states)
-        stacked = [
-            {name: torch.stack([trace[index][name] for trace in traces], dim=1) for name in state}
-            for index, state in enumerate(states)
-        ]
-        every = [torch.cat(columns, dim=1) for columns in zip(*steps, strict=True)]
-        return every[-1], list(map(layout.scatter, every)), states, stacked
 
     def _add_positions(self, embeds: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
         if self.config.position_embedding == "sinusoidal":

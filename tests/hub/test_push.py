@@ -44,7 +44,7 @@ def test_a_checkpoint_carries_weights_settings_tokenizer_code_card_and_figure(
         *("hf_memory_run.json", "tokenizer.json", "tokenizer_config.json"),
         *("models_cache.py", "models_configuration.py", "models_heads.py", "models_layers.py", "models_modeling.py"),
         *("models_inputs.py", "models_padding.py", "mixers_lru.py", "ops_backends_dispatch.py", "ops_diagonal_scan.py"),
-        *("models_generation.py", "models_groups.py", "models_values.py", "ops__graph.py"),
+        *("models_generation.py", "models_groups.py", "models_stepwise.py", "models_values.py", "ops__graph.py"),
         *("ops_linear_cross_entropy.py", "ops_short_convolution.py"),
         "figures/hf_memory/bit_parity_at_32_token_accuracy.png",
     }

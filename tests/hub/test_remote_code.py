@@ -105,6 +105,7 @@ def test_private_helpers_are_exported_where_they_are_needed_and_kernels_never(tm
         *(
             "models_generation.py",
             "models_groups.py",
+            "models_stepwise.py",
             "models_inputs.py",
             "models_padding.py",
             "mixers_lru.py",
