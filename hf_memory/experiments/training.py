@@ -301,8 +301,9 @@ def check_numbers(arguments: Mapping[str, Any]) -> None:
     """
     for name, (words, holds) in _RANGES.items():
         value = arguments.get(name)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if is_number and not (math.isfinite(value) and holds(value)):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        if not (math.isfinite(value) and holds(value)):
             raise ValueError(f"{name} must be {words}, got {value}")
 
 

@@ -1,14 +1,15 @@
 """The KDA layers of Kimi Linear that have a plain MLP."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_memory.hub.conversions.source import Pairs, Source, decoder_fields, decoder_pairs, other_kinds
 
 
-def _fields(config):
+def _fields(config: PreTrainedConfig) -> dict[str, Any]:
     return {
         **decoder_fields(config),
         "num_heads": config.linear_num_heads,

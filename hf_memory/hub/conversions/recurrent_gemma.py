@@ -1,16 +1,17 @@
 """The recurrent layers of RecurrentGemma. Its embedding is scaled, which is part of the embedding here."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_memory.hub.conversions.source import MLP_MAPS, Pairs, Source, other_kinds
 
 _MAPS = (("linear_x", "in_proj"), ("linear_y", "branch_proj"), ("linear_out", "out_proj"), ("conv_1d", "conv"))
 
 
-def _fields(config):
+def _fields(config: PreTrainedConfig) -> dict[str, Any]:
     return {
         "intermediate_size": config.intermediate_size // 2,
         "mlp_gated": True,
