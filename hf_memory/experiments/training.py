@@ -301,8 +301,8 @@ def check_numbers(arguments: Mapping[str, Any]) -> None:
     """
     for name, (words, holds) in _RANGES.items():
         value = arguments.get(name)
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            continue  # a word or a flag, which Trainer itself checks
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
         if not (math.isfinite(value) and holds(value)):
             raise ValueError(f"{name} must be {words}, got {value}")
 

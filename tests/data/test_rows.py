@@ -10,6 +10,7 @@ from hf_memory.data.splits import in_class, row_hashes
 from hf_memory.tasks import TASKS
 from hf_memory.tasks.base import Preset, Segment
 from hf_memory.tasks.bit_parity import BitParity
+from tests.golden import GOLDEN
 
 
 def _source(task: str, preset: str | None = None, **overrides: object) -> RowSource:
@@ -65,37 +66,12 @@ def test_labels_are_those_of_the_solver(task: str, preset: str, overrides: dict[
             assert labels in [law.solve(np.array([ids], dtype=np.int32))[0].tolist() for law in laws]
 
 
-GOLDEN = {
-    "associative_recall": ("1.0.0", "d1d5bd6a14dc68fc"),
-    "bit_parity": ("1.0.0", "67d51e48ecbb58a0"),
-    "compositional_mqar": ("1.0.0", "4652d7292c7517b7"),
-    "context_recall": ("1.0.0", "2b2801e3234f73f2"),
-    "copying": ("1.0.0", "422701f9bedfe174"),
-    "cycle_navigation": ("1.0.0", "94dc64cf2bf55e7b"),
-    "dyck": ("1.0.0", "8b824925911b2418"),
-    "even_pairs": ("1.0.0", "01a3831b7f632783"),
-    "flip_flop": ("1.0.0", "2c6b3b92f7aae573"),
-    "group_word_problem": ("1.0.0", "a85cd1a009607ed5"),
-    "induction": ("1.0.0", "abbf31837fc50aef"),
-    "interval_counting": ("1.0.0", "f1ece6b3b75065b3"),
-    "memorisation": ("1.0.0", "59c9e2c7c6bc9e31"),
-    "modular_arithmetic": ("1.0.0", "8e9ebee818a1a913"),
-    "mqar": ("1.0.0", "1072c26259f7a8f0"),
-    "multi_stack": ("1.0.0", "a2159493501234e5"),
-    "reverse": ("1.0.0", "d063701bf9e9c8f7"),
-    "selective_copying": ("1.0.0", "e29c69d7f5c51bb5"),
-    "state_naming": ("1.0.0", "3e8687f86423a09e"),
-    "state_recall": ("1.0.0", "46171d5e36f06a12"),
-    "string_copy": ("1.0.0", "ae70c51c065781bc"),
-    "updating_mqar": ("1.0.0", "346dcbae0cab1636"),
-}
-
-
 @pytest.mark.parametrize("task", TASKS)
 def test_first_rows_of_a_version_never_change(task: str) -> None:
     # Where a law, the splits or the tests of a default preset change on purpose, the version of the task moves too.
     source = _source(task)
-    assert (source.specification.task.version, source.digest()) == GOLDEN[task]
+    version, _, dataset = GOLDEN.get(task, ("", "", ""))
+    assert (source.specification.task.version, source.digest()) == (version, dataset)
 
 
 def test_rows_do_not_depend_on_the_order_in_which_blocks_are_drawn() -> None:

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_memory.hub.conversions.source import Pairs, Source, decoder_fields, decoder_pairs, other_kinds
 
 
-def _fields(config: Any) -> dict[str, Any]:
+def _fields(config: PreTrainedConfig) -> dict[str, Any]:
     return {
         **decoder_fields(config),
         "num_heads": config.linear_num_heads,

@@ -4,12 +4,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_memory.hub.conversions.source import Pairs, Source, named_pairs
 
 
-def _fields(config: Any) -> dict[str, Any]:
+def _fields(config: PreTrainedConfig) -> dict[str, Any]:
     return {
         "norm_eps": config.layer_norm_epsilon,
         "num_heads": config.num_heads,

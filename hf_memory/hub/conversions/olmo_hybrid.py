@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_memory.hub.conversions.source import Pairs, Source, decoder_fields, decoder_pairs, other_kinds
 
@@ -17,7 +17,7 @@ _HEAD_EPS = 1e-5
 _MAPS = {"beta_proj": "b_proj", "decay_proj": "a_proj", "gate_proj": "g_proj", "out_proj": "o_proj"}
 
 
-def _fields(config: Any) -> dict[str, Any]:
+def _fields(config: PreTrainedConfig) -> dict[str, Any]:
     return {
         **decoder_fields(config),
         "norm_eps": _HEAD_EPS,

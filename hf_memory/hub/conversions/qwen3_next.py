@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_memory.hub.conversions.source import Pairs, Source, decoder_fields, decoder_pairs, other_kinds
 
 
-def _fields(config: Any) -> dict[str, Any]:
+def _fields(config: PreTrainedConfig) -> dict[str, Any]:
     return {
         **decoder_fields(config),
         "num_heads": config.linear_num_value_heads,
@@ -20,7 +20,7 @@ def _fields(config: Any) -> dict[str, Any]:
     }
 
 
-def _is_sparse(config: Any, index: int) -> bool:
+def _is_sparse(config: PreTrainedConfig, index: int) -> bool:
     is_turn = (index + 1) % config.decoder_sparse_step == 0
     return is_turn and config.num_experts > 0 and index not in config.mlp_only_layers
 

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_memory.hub.conversions.source import MLP_MAPS, Pairs, Source, other_kinds
 
 _MAPS = (("linear_x", "in_proj"), ("linear_y", "branch_proj"), ("linear_out", "out_proj"), ("conv_1d", "conv"))
 
 
-def _fields(config: Any) -> dict[str, Any]:
+def _fields(config: PreTrainedConfig) -> dict[str, Any]:
     return {
         "intermediate_size": config.intermediate_size // 2,
         "mlp_gated": True,

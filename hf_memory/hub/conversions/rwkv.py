@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_memory.hub.conversions.source import Pairs, Source, named_pairs
 
@@ -11,7 +11,7 @@ _LAST_EPS = 1e-5
 """Epsilon of the last norm there, whatever the config says."""
 
 
-def _fields(config: Any) -> dict[str, Any]:
+def _fields(config: PreTrainedConfig) -> dict[str, Any]:
     return {
         "norm": "layer",
         "norm_eps": config.layer_norm_epsilon,

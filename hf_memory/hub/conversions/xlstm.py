@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_memory.hub.conversions.source import MLP_MAPS, Pairs, Source
 
 _UP = ("proj_up_gate", "proj_up", "proj_down")
 
 
-def _fields(config: Any) -> dict[str, Any]:
+def _fields(config: PreTrainedConfig) -> dict[str, Any]:
     factor, multiple = config.ffn_proj_factor, config.ffn_round_up_to_multiple_of
     return {
         "intermediate_size": -(-int(factor * config.hidden_size) // multiple) * multiple,
