@@ -11,7 +11,6 @@ name.
 """
 
 import argparse
-import contextlib
 import dataclasses
 import importlib
 import time
@@ -212,7 +211,7 @@ def speed(key: str, device: torch.device, scale: Scale, peak: dict[str, float], 
                 continue
             try:
                 torch.manual_seed(0)
-                with use_backend("triton") if name == OURS[1] else contextlib.nullcontext():
+                with use_backend("triton" if name == OURS[1] else "torch"):
                     row.update(measure(initialise(build()), length, device, scale, ours=name in OURS))
             except Exception as error:  # noqa: BLE001 - a peer may fail in any way of its own; the table says how
                 row["skipped"] = first_line(error)
