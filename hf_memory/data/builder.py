@@ -57,15 +57,7 @@ def load_dataset(
         raise ValueError(f"path must be a name such as '{NAMESPACE}/mqar', or a task, got {type(path).__name__}")
     if not path.startswith(f"{NAMESPACE}/"):
         handed_on = {"streaming": streaming, "num_proc": num_proc, "cache_dir": cache_dir, "revision": revision}
-        try:
-            return datasets.load_dataset(path, name, split=split, download_mode=download_mode, **handed_on, **knobs)
-        except (OSError, ValueError) as error:
-            key = path.rpartition("/")[2]
-            if key not in TASKS:
-                raise
-            raise ValueError(
-                f"path: {path!r} is no dataset that can be reached; did you mean {f'{NAMESPACE}/{key}'!r}?"
-            ) from error
+        return _load_other(path, name, split=split, download_mode=download_mode, **handed_on, **knobs)
     task = path.removeprefix(f"{NAMESPACE}/")
     check_names([task], TASKS, f"dataset of {NAMESPACE}")
     version = task_class(task).version
@@ -79,6 +71,18 @@ def load_dataset(
     builder.download_and_prepare(num_proc=num_proc, download_mode=mode)
     stored = builder.stored()
     return stored if split is None else builder.as_dataset(split=split)
+
+
+def _load_other(path: str, *args: Any, **kwargs: Any) -> Any:
+    """A dataset that is not of this package. Raises a ``ValueError`` where only the namespace of a task is missing."""
+    try:
+        return datasets.load_dataset(path, *args, **kwargs)
+    except (OSError, ValueError) as error:
+        key = path.rpartition("/")[2]
+        if key not in TASKS:
+            raise
+        name = f"{NAMESPACE}/{key}"
+        raise ValueError(f"path: {path!r} is no dataset that can be reached; did you mean {name!r}?") from error
 
 
 def build(

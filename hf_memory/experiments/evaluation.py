@@ -85,18 +85,12 @@ def evaluate_lengths(
         ValueError: If the model lacks the task's head or has fewer ids or classes than the task, a split is unknown,
             or answers cannot be generated.
     """
-    if not isinstance(specification, Specification):
-        raise ValueError(f"specification must be made by specify, as specify({specification!r}) does")
-    if not isinstance(splits, Mapping):
-        raise ValueError(f"splits must be rows by split name, as in {{'test_64': rows}}, got {type(splits).__name__}")
+    _check_arguments(specification, splits)
     checkpoint = None if isinstance(model, PreTrainedModel) else str(model)
     loaded = model if isinstance(model, PreTrainedModel) else load_for_task(model, specification.task, revision)
     check_fits(loaded, specification.task)
     if generate:
         check_generates(loaded)
-    unknown = [name for name in splits if name not in specification.splits]
-    if unknown:
-        raise ValueError(f"splits: {unknown[0]!r} is unknown (known: {', '.join(map(repr, specification.splits))})")
     _check_lengths(loaded, specification, splits)
     run = run or run_of(loaded, checkpoint, specification)
     device = accelerator.device if accelerator is not None else next(loaded.parameters()).device
@@ -255,6 +249,17 @@ def load_for_task(
         raise ValueError(f"checkpoint: {task.key} needs a model {HEADS[task.head]}, {str(checkpoint)!r} is {saved[0]}")
     check_weights(checkpoint)
     return model_class(key, task.head).from_pretrained(checkpoint, **where)
+
+
+def _check_arguments(specification: Specification, splits: Mapping[str, Any]) -> None:
+    """Refuse a name in the place of a specification, rows in that of splits, and splits that it does not have."""
+    if not isinstance(specification, Specification):
+        raise ValueError(f"specification must be made by specify, as specify({specification!r}) does")
+    if not isinstance(splits, Mapping):
+        raise ValueError(f"splits must be rows by split name, as in {{'test_64': rows}}, got {type(splits).__name__}")
+    unknown = [name for name in splits if name not in specification.splits]
+    if unknown:
+        raise ValueError(f"splits: {unknown[0]!r} is unknown (known: {', '.join(map(repr, specification.splits))})")
 
 
 def _check_lengths(model: MemoryPreTrainedModel, specification: Specification, splits: Mapping[str, Any]) -> None:
