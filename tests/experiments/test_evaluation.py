@@ -304,5 +304,5 @@ def test_models_that_do_not_fit_the_task_are_refused(tmp_path):
 
 def test_checkpoint_of_another_library_is_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    with pytest.raises(ValueError, match=r"model_type 'gpt2' \(known: memory_rnn"):
+    with pytest.raises(ValueError, match=r"model_type 'gpt2', and .hf-memory probe. asks .* \(known here: memory_rnn"):
         evaluate_lengths(tmp_path, PARITY, {})
