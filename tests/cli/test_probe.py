@@ -88,7 +88,7 @@ def test_a_checkpoint_without_tokenizer_or_model_is_refused(call, tmp_path):
     (tmp_path / "empty" / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
     code, _, err = call("probe", "empty", "--task", "mqar")
     assert code == 2
-    assert "holds no causal model" in err
+    assert "holds no model.safetensors" in err
 
 
 def test_task_files_for_the_harness_come_with_the_command_that_runs_them(call, tmp_path):
