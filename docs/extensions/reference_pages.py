@@ -141,7 +141,7 @@ def _help(given: Any) -> str:
 
 def _default(given: Any) -> str:
     default = given.default
-    return "" if default in (None, False, (), []) or callable(default) else f"``{default}``"
+    return "" if default in (None, False, "", (), []) or callable(default) else f"``{default}``"
 
 
 def reference_page() -> str:
