@@ -111,7 +111,7 @@ def add_line(file: Path, after: str, line: str) -> None:
     file.write_text(text.replace(after, f"{after}{line}\n"))
 
 
-def tested(copy: Path, words: list[str]) -> str:
+def verdict_of_tests(copy: Path, words: list[str]) -> str:
     """What pytest says of some tests of the copy."""
     env = {**os.environ, "PYTHONPATH": str(copy)}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "1200", *words]
@@ -150,15 +150,15 @@ def test_the_steps_for_a_mixer_lead_to_a_mixer(copy):
     table, *_ = [word for word in named(third) if word.endswith("__init__.py")]
     add_line(copy / table, '    "lru": "LRU",\n', '    "slow_echo": "SlowEcho",')
     command = command_of("Add a mixer", "slow_echo")
-    assert failures(tested(copy, [word for word in command if word != "tests/contracts"])) == [
+    assert failures(verdict_of_tests(copy, [word for word in command if word != "tests/contracts"])) == [
         "tests/test_readme.py::test_every_mixer_and_every_task_has_its_line[slow_echo]"
     ]
     add_line(copy / "README.md", "| `gru` | GRU | vector |\n", "| `slow_echo` | leaky integrator | vector |")
-    output = tested(copy, [*command, "tests/docs/test_pages.py"])
+    output = verdict_of_tests(copy, [*command, "tests/docs/test_pages.py"])
     assert failures(output) == []
     assert int(re.findall(r"(\d+) passed", output)[0]) > 40
     in_order(copy, "hf_memory/mixers")
-    assert failures(tested(copy, ["tests/test_architecture.py"])) == []
+    assert failures(verdict_of_tests(copy, ["tests/test_architecture.py"])) == []
 
 
 @pytest.mark.slow
@@ -177,15 +177,15 @@ def test_the_steps_for_a_task_lead_to_a_task(copy):
     (copy / named(edition, key="late_mark")[0]).write_text(EDITION)
     command = command_of("Add a task", "late_mark")
     (hashes,) = [word for word in named(golden) if word.endswith(".py")]
-    output = tested(copy, [*command, "--tb=short"])
+    output = verdict_of_tests(copy, [*command, "--tb=short"])
     assert failures(output) == [
         "tests/tasks/test_contract.py::test_rows_of_a_version_never_change[late_mark]",
         "tests/data/test_rows.py::test_first_rows_of_a_version_never_change[late_mark]",
     ]
     rows, dataset = re.findall(r"assert \('1\.0\.0', '(\w{16})'\) ==", output)
     add_line(copy / hashes, "GOLDEN = {\n", f'    "late_mark": ("1.0.0", "{rows}", "{dataset}"),')
-    output = tested(copy, command)
+    output = verdict_of_tests(copy, command)
     assert failures(output) == []
     assert int(re.findall(r"(\d+) passed", output)[0]) > 20
     in_order(copy, "hf_memory/tasks", "dataset_scripts")
-    assert failures(tested(copy, ["tests/test_architecture.py"])) == []
+    assert failures(verdict_of_tests(copy, ["tests/test_architecture.py"])) == []

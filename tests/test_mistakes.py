@@ -51,9 +51,11 @@ def test_a_name_in_the_place_of_what_it_names(rows):
     refused(lambda: MemoryTrainer(model="runs/lstm"), "model must be a model, got 'runs/lstm'")
 
 
-def test_a_dataset_without_its_namespace():
-    for name in ("bit_parity", "hf-memory/bit_parity"):
-        refused(lambda name=name: hf_memory.load_dataset(name), "did you mean 'hf_memory/bit_parity'?")
+def test_a_dataset_without_its_namespace(tmp_path):
+    for name in ("bit_parity", "hf-memory/bit_parity"):  # in a cache that holds neither
+        refused(
+            lambda name=name: hf_memory.load_dataset(name, cache_dir=tmp_path), "did you mean 'hf_memory/bit_parity'?"
+        )
     refused(lambda: hf_memory.load_dataset({"task": "mqar"}), "path must be a name such as 'hf_memory/mqar'")
     with pytest.raises(Exception, match="no_such_data"):
         hf_memory.load_dataset("no_such_data")

@@ -16,15 +16,13 @@ from hf_memory.data.splits import Role
 from hf_memory.data.values import apportion, from_json, to_json
 from hf_memory.names import check_names
 from hf_memory.tasks import task_class
-from hf_memory.tasks.base import Length, Preset, Segment, Task
+from hf_memory.tasks.base import SPLIT_NAME, Length, Preset, Segment, Task
 
 SIZES = {"num_train": 100_000, "num_validation": 3_000, "num_test": 3_000}
 """Rows of the training split, of the validation split and of each ``test_<length>`` split."""
 
 KEYWORDS = ("length", "test_lengths", *SIZES, "seed")
 """Keywords of every dataset. The others are the knobs of its task."""
-
-_SPLIT_NAME = re.compile(r"\w+(\.\w+)*")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,8 +194,8 @@ def _splits(law: Task, preset: Preset, changed: Mapping[str, Any]) -> dict[str, 
                 splits.append(Split(name, "test", _resized(parts, changed.get("num_test", total))))
     names = [split.name for split in splits]
     for name in names:
-        if _SPLIT_NAME.fullmatch(name) is None or names.count(name) > 1:
-            raise ValueError(f"split names must be distinct words, got {name!r}")
+        if re.fullmatch(SPLIT_NAME, name) is None or names.count(name) > 1:
+            raise ValueError(f"names of test splits must be distinct words that begin with 'test', got {name!r}")
     return {split.name: split for split in splits if split.parts}
 
 

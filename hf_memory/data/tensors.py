@@ -29,6 +29,9 @@ class TensorRows(Dataset[Batch]):
         ValueError: Where a column is missing, or the two differ in shape.
     """
 
+    gives_batches = True
+    """What is fetched is collated already."""
+
     def __init__(self, rows: datasets.Dataset | Mapping[str, Any]) -> None:
         names = rows.column_names if isinstance(rows, datasets.Dataset) else list(rows)
         if not {"input_ids", "labels"} <= set(names):

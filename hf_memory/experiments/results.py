@@ -21,6 +21,7 @@ from typing import Any
 from hf_memory.experiments.metrics import MetricValue
 from hf_memory.experiments.schema import Fields, Kind, ListOf, MapOf, Maybe, Number, Pair, Plain, Text
 from hf_memory.storage import decode, digest, encode, parse_json, what_lies_at, write_text
+from hf_memory.tasks.base import SPLIT_NAME
 
 logger = logging.getLogger(__name__)
 
@@ -170,7 +171,8 @@ _METRIC = Fields(
 _WORD, _DIGEST = Text(pattern=r"(?s).+", form="a text that is not empty"), "[0-9a-f]{16}"
 _KINDS: dict[str, Kind] = {
     "cell": Text(pattern=_DIGEST, form="a digest of 16 hexadecimal digits"),
-    **dict.fromkeys(("arm", "mixer", "config_digest", "task", "data_version", "split", "headline"), _WORD),
+    **dict.fromkeys(("arm", "mixer", "config_digest", "task", "data_version", "headline"), _WORD),
+    "split": Text(pattern=SPLIT_NAME, form="train, validation, or the name of a test"),
     "task_knobs": MapOf(Plain()),
     "length": Number(1, 1 << 40, whole=True),
     "train_length": Maybe(Pair(*[Number(1, 1 << 40, whole=True)] * 2)),

@@ -16,7 +16,6 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_utils import EvalLoopOutput, HubStrategy
 
 from hf_memory.data.preview import label_text
-from hf_memory.data.tensors import TensorRows
 from hf_memory.experiments.checkpoints import WholeCheckpoints
 from hf_memory.experiments.metrics import evaluate_predictions
 from hf_memory.mixers.auto import mixer_config, mixer_model
@@ -250,7 +249,7 @@ def _check_parts(
     if isinstance(data_collator, type):
         raise ValueError(f"data_collator must be an object, as {data_collator.__name__}() is, got the class itself")
     is_theirs = data_collator is None or type(data_collator).__module__.startswith("transformers.")
-    if isinstance(train_dataset, TensorRows) and is_theirs:
+    if getattr(train_dataset, "gives_batches", False) and is_theirs:
         raise ValueError("data_collator must be MemoryCollator() for TensorRows, which are whole batches already")
     if isinstance(train_dataset, dict):
         raise ValueError(f"train_dataset must be one split, got all of {', '.join(map(repr, train_dataset))}")
@@ -320,7 +319,7 @@ def config_for_task(mixer: str, task: Task, **fields: Any) -> MemoryConfig:
         task: The task.
         **fields: Further fields of the mixer's config.
     """
-    if not isinstance(task, Task):
+    if isinstance(task, str | type):
         raise ValueError(f"task must be a Task, as make_task({task!r}) makes it, got {type(task).__name__}")
     given = {"vocab_size": task.vocab_size, **_label_fields(task)}
     taken = sorted({*given, *_LABEL_FIELDS} & set(fields))

@@ -18,6 +18,9 @@ from hf_memory.tasks._rows import takes_rows
 IGNORE_INDEX = -100
 """Label of a position that is not supervised, in integer and in floating point label columns alike."""
 
+SPLIT_NAME = r"train|validation|test(_\w+(\.\w+)*)?"
+"""Form of the names of splits: tests begin with ``test``, by which they are told from what is trained on."""
+
 Length = int | tuple[int, int]
 """One length, or an inclusive range from which each row draws its own uniformly."""
 
@@ -45,7 +48,7 @@ class Preset:
         length: Training length, or an inclusive range of training lengths.
         test_lengths: Lengths of the ``test_<length>`` splits.
         knobs: Knobs of the task that differ from its defaults.
-        tests: Further test splits by name, each a list of segments with their own knobs.
+        tests: Further test splits by name, which begins with ``test``, each a list of segments with their own knobs.
         train: Segments of the training split where it is a mixture; ``None`` means one segment of ``length``.
         source: Where the setting comes from.
     """

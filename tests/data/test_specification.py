@@ -1,5 +1,7 @@
 """Presets and overrides, resolved to the segments of each split."""
 
+import dataclasses
+
 import datasets
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from hf_memory.data.specification import specify
 from hf_memory.data.values import apportion, from_json, stable_digest, to_json
 from hf_memory.tasks import TASKS, task_class
+from hf_memory.tasks.base import Segment
 
 
 def _sizes(task: str, *preset: str, **overrides: object) -> dict[str, int]:
@@ -137,3 +140,12 @@ def test_digest_is_that_of_the_canonical_text() -> None:
 def test_values_survive_their_json_form() -> None:
     assert to_json((1, np.float64(0.5), (None, "x"))) == [1, 0.5, [None, "x"]]
     assert from_json([1, 0.5, [None, "x"]]) == (1, 0.5, (None, "x"))
+
+
+@pytest.mark.parametrize("name", ["phase", "validation", "testing", "test 8", "test_", "test_8"])
+def test_names_of_tests_begin_with_test_and_are_words(name, monkeypatch) -> None:
+    preset = task_class("bit_parity").presets["iid_32"]
+    wrong = dataclasses.replace(preset, test_lengths=(8,), tests={name: (Segment(4, 8),)})
+    monkeypatch.setattr(task_class("bit_parity"), "presets", {"iid_32": wrong})
+    with pytest.raises(ValueError, match="names of test splits must be distinct words that begin with 'test'"):
+        specify("bit_parity", "iid_32")

@@ -15,7 +15,7 @@ MESSAGES = {
     "pickle": r"its weights are a pickle \(pytorch_model\.bin\), which can run code when it is read",
     "nothing": r"nothing has no safetensors; it holds no weights",
     "no_class": r"architectures in no_class/config\.json must name one of MemoryGRUModel, .*, got 'Stranger'",
-    "nowhere": r"nowhere has no config\.json",
+    "nowhere": r"there is no folder 'nowhere'",
     "task": r"unknown task: 'bit_party'; did you mean 'bit_parity'",
     "name": r"repo_id must be <namespace>/<name> on the Hub, got 'me/no good'",
     "no_token": r"me/bad: no valid token; log in with `hf auth login`, or set HF_TOKEN",

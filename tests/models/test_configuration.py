@@ -74,7 +74,7 @@ def test_a_hybrid_repeats_its_layers_and_checks_them():
     assert MemoryHybridConfig(layers=["attention"] * 3).num_hidden_layers == 3
     for fields, message in (
         ({"layers": ["attention"] * 2, "num_hidden_layers": 3}, "num_hidden_layers"),
-        ({"layers": []}, "num_hidden_layers"),
+        ({"layers": []}, "layers must hold at least one mixer"),
         ({"layers": ["atention"]}, "did you mean 'attention'"),
         ({"layers": [{"mixer": "attention", "windows": 4}]}, "did you mean 'window'"),
         ({"layers": [{"mixer": "attention", "hidden_size": 4}]}, "shared fields"),
