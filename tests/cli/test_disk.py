@@ -10,9 +10,7 @@ import datasets
 import pytest
 import yaml
 
-from hf_memory.data.specification import specify
 from hf_memory.experiments.results import read_rows
-from hf_memory.experiments.run import Experiment
 
 resource = pytest.importorskip("resource")
 
@@ -37,25 +35,10 @@ COMMANDS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def given(tmp_path_factory) -> Path:
-    """A checkpoint and its rows."""
-    folder = tmp_path_factory.mktemp("given")
-    data = {"length": 8, "test_lengths": [8], "num_train": 32, "num_validation": 8, "num_test": 8}
-    run = Experiment(
-        specify("bit_parity", **data),
-        "lstm",
-        {"hidden_size": 8, "num_hidden_layers": 1},
-        {"max_steps": 2, "per_device_train_batch_size": 8, "disable_tqdm": True, "use_cpu": True},
-    )
-    run.run(folder / "rows", folder / "run")
-    return folder
-
-
 @pytest.fixture
-def place(given, monkeypatch, tmp_path) -> Path:
+def place(trained, monkeypatch, tmp_path) -> Path:
     """A folder with what the commands read, and caches and temporary files of its own."""
-    shutil.copytree(given, tmp_path / "given")
+    shutil.copytree(trained, tmp_path / "given")
     Path("tiny.yaml").write_text(yaml.safe_dump(RECIPE))
     move(monkeypatch, tmp_path)
     return tmp_path

@@ -12,29 +12,13 @@ import torch
 import yaml
 
 from hf_memory.cli.errors import explain
-from hf_memory.data.specification import specify
 from hf_memory.experiments.results import read_rows
-from hf_memory.experiments.run import Experiment
 from hf_memory.hub.loading import load_checkpoint
 from hf_memory.hub.remote_code import export_remote_code
 
 SMALL = ["--model", "hidden_size=8", "num_hidden_layers=1", "--data", "length=8", "test_lengths=[8]"]
 TRAIN = ["train", "--mixer", "lstm", "--smoke", "--max_steps", "2", "--output_dir", "run", *SMALL]
 QUIET = ["--disable_tqdm", "True", "--use_cpu", "True"]
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory) -> Path:
-    """A checkpoint of two steps."""
-    folder = tmp_path_factory.mktemp("trained")
-    run = Experiment(
-        specify("bit_parity", length=8, test_lengths=[8], num_train=32, num_validation=8, num_test=8),
-        "lstm",
-        {"hidden_size": 8, "num_hidden_layers": 1},
-        {"max_steps": 2, "per_device_train_batch_size": 8, "disable_tqdm": True, "use_cpu": True},
-    )
-    run.run(folder / "results", folder / "run")
-    return folder
 
 
 @pytest.fixture

@@ -8,26 +8,11 @@ import pytest
 import yaml
 
 from hf_memory.data.specification import specify
-from hf_memory.experiments.run import Experiment
 from hf_memory.experiments.training import model_for_task
 from tests.cli.test_errors import QUIET, TRAIN, refused
 
 DATA = ["--data", "length=8", "test_lengths=[8]", "num_train=32", "num_validation=8", "num_test=8"]
 EVALUATE = ["evaluate", "run", "--task", "bit_parity", *DATA]
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory) -> Path:
-    """A checkpoint of two steps, and its rows."""
-    folder = tmp_path_factory.mktemp("trained")
-    run = Experiment(
-        specify("bit_parity", length=8, test_lengths=[8], num_train=32, num_validation=8, num_test=8),
-        "lstm",
-        {"hidden_size": 8, "num_hidden_layers": 1},
-        {"max_steps": 2, "per_device_train_batch_size": 8, "disable_tqdm": True, "use_cpu": True},
-    )
-    run.run(folder / "rows", folder / "run")
-    return folder
 
 
 @pytest.fixture

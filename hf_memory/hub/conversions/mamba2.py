@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from hf_memory.hub.conversions.source import Pairs, Source, named_pairs
+from hf_memory.hub.conversions.source import Pairs, Source, backbone_pairs, backbone_refusals, named_pairs
 
 
 def _fields(config: PreTrainedConfig) -> dict[str, Any]:
@@ -22,28 +22,20 @@ def _fields(config: PreTrainedConfig) -> dict[str, Any]:
 
 
 def _refusals(theirs: PreTrainedModel, kept: Sequence[int]) -> list[str]:
-    config, found = theirs.config, []
-    if config.use_bias:
-        found.append("use_bias=True: the maps into and out of the mixer have no biases here")
-    if config.hidden_act != "silu":
-        found.append(f"hidden_act={config.hidden_act!r}: only 'silu' has a counterpart")
+    config = theirs.config
+    found = backbone_refusals(config)
     if tuple(map(float, config.time_step_limit)) != (0.0, math.inf):
         found.append(f"time_step_limit={tuple(config.time_step_limit)}: time steps have no bounds here")
     return found
 
 
 def _pairs(theirs: PreTrainedModel, ours: PreTrainedModel) -> Pairs:
-    body = theirs.backbone
-    pairs = [(body.embeddings.weight, ours.model.embed_tokens.weight), (body.norm_f.weight, ours.model.norm.weight)]
-    pairs += [(theirs.lm_head.weight, ours.lm_head.weight)]
-    for block, layer in zip(body.layers, ours.model.layers, strict=True):
+    pairs = backbone_pairs(theirs, ours)
+    for block, layer in zip(theirs.backbone.layers, ours.model.layers, strict=True):
         mixer, own = block.mixer, layer.mixer
-        pairs += [(block.norm.weight, layer.norm.weight), (mixer.norm.weight, own.out_norm.weight)]
+        pairs += [(mixer.norm.weight, own.out_norm.weight)]
         pairs += [(getattr(mixer, name), getattr(own, name)) for name in ("A_log", "D", "dt_bias")]
         pairs += named_pairs(mixer, own, ("in_proj", "out_proj"))
-        pairs += [(mixer.conv1d.weight, own.conv.weight)]
-        if mixer.conv1d.bias is not None:
-            pairs += [(mixer.conv1d.bias, own.conv.bias)]
     return pairs
 
 

@@ -72,6 +72,28 @@ def other_kinds(kinds: Sequence[str], kept: Sequence[int], wanted: str, what: st
     return [f"{what} of layers {names}: only {wanted!r} has a counterpart{advice}"]
 
 
+def backbone_refusals(config: PreTrainedConfig) -> list[str]:
+    """What of a config of Mamba or Mamba-2 has no counterpart."""
+    found = []
+    if config.use_bias:
+        found.append("use_bias=True: the maps into and out of the mixer have no biases here")
+    if config.hidden_act != "silu":
+        found.append(f"hidden_act={config.hidden_act!r}: only 'silu' has a counterpart")
+    return found
+
+
+def backbone_pairs(theirs: PreTrainedModel, ours: PreTrainedModel) -> Pairs:
+    """The weights around the mixers of Mamba and Mamba-2, with those of their convolutions."""
+    body = theirs.backbone
+    pairs = [(body.embeddings.weight, ours.model.embed_tokens.weight), (body.norm_f.weight, ours.model.norm.weight)]
+    pairs += [(theirs.lm_head.weight, ours.lm_head.weight)]
+    for block, layer in zip(body.layers, ours.model.layers, strict=True):
+        conv, own = block.mixer.conv1d, layer.mixer.conv
+        pairs += [(block.norm.weight, layer.norm.weight), (conv.weight, own.weight)]
+        pairs += [] if conv.bias is None else [(conv.bias, own.bias)]
+    return pairs
+
+
 def decoder_fields(config: PreTrainedConfig) -> dict[str, Any]:
     """The fields of a decoder of blocks with an RMS norm before the mixer and before a gated MLP."""
     return {
