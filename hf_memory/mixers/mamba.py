@@ -12,8 +12,8 @@ Official code: state-spaces/mamba. State: N numbers per inner channel, and the l
 in +-rank^(-1/2), b_dt such that softplus(b_dt) is log-uniform between ``time_step_min`` and ``time_step_max``.
 
 Beyond the paper, as switches for ablations: no convolution, no gate, a norm before the output map, and a state space
-that is the same at all inputs: without ``selective``, B and C are vectors of N numbers and dt = softplus(b_dt), B starts
-from ones and C from a normal law, as the real form of S4D does (Gu et al., 2022).
+that is the same at all inputs. Without ``selective``, B and C are vectors of N numbers and dt = softplus(b_dt), where B
+starts from ones and C from a normal law, as in S4D (Gu et al., 2022).
 
 Deviations: b_dt is a parameter of the mixer, so that its law is not that of a linear layer's bias. A continued sequence
 starts from the state that it is given, for any number of new tokens.
@@ -157,6 +157,12 @@ class MambaMixer(Mixer):
         y = y if z is None else y * F.silu(z)
         output = self.out_proj(y if self.out_norm is None else self.out_norm(y))
         return output, {**join_state({"conv": conv_state}), "ssm": ssm} if return_state else None
+
+    def decays(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """abs(a_t) of each channel and state."""
+        step, _, _ = self._selected(self._convolved(hidden_states, None, None, False)[0])
+        a = torch.exp(step.unsqueeze(-1) * self._rates())
+        return (2 * a - 1 if self.config.negative_eigenvalues else a).abs().flatten(2)
 
     def transition_spectrum(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """The range of a_t; with a convolution also 0, since its buffer is shifted."""

@@ -201,11 +201,13 @@ def _smoke(values: dict[str, Any]) -> dict[str, Any]:
         "training": training,
         "learning_rates": [rate],
         "extend": None,
+        "runs_of": None,
         "data": {**(values.get("data") or {}), **_SMOKE},
         "seeds": {"search": (seeds.get("search") or [0])[:1], **after, "rows": seeds.get("rows", "shared")},
         "evaluate": {
             **(values.get("evaluate") or {}),
             "points": min(2, (values.get("evaluate") or {}).get("points", 0)),
+            **({"every": 2} if (values.get("evaluate") or {}).get("every") else {}),
         },
     }
 

@@ -8,6 +8,9 @@ from typer.testing import CliRunner
 
 import hf_memory.studies.sweep
 from hf_memory.cli.app import app
+from hf_memory.data.builder import load_dataset
+from hf_memory.experiments.evaluation import evaluate_lengths
+from hf_memory.experiments.provenance import read_run, weights_digest
 from hf_memory.experiments.results import cell_path
 from hf_memory.reports.report import write_report
 from hf_memory.studies.cells import ATTEMPTS, Cell, failure_path, find_failures
@@ -17,6 +20,7 @@ from hf_memory.studies.plans import make_settings, next_rates, search_cells
 from hf_memory.studies.recipes_yaml import load_recipe
 from hf_memory.studies.sweep import dry_run, make_workers, run_sweep
 from hf_memory.studies.verdicts import Tally
+from hf_memory.studies.watched import CHECKPOINTS, checkpoint_path
 from tests.studies.sweep_examples import InlineWorkers, planned, tiny_recipe
 from tests.studies.test_recipes import FILES, write
 
@@ -291,6 +295,62 @@ def test_the_command_runs_a_recipe_and_prints_its_verdicts(tmp_path, workers, mo
     assert "not decided: LSTM is perfect. (the smoke profile proves nothing)" in result.output
     assert find_records(tmp_path / "rows")[0].name == "tiny.smoke.sweep.json"
     assert [cell.digest for cell in workers.ran] == [cell.digest for cell in planned(load_recipe(path, "smoke"))]
+
+
+def test_depths_are_tried_in_order_until_an_arm_learns(tmp_path, workers):
+    grid = {"depth": [1, 2, 4]}
+    recipe = tiny_recipe(grid=grid, first_depth=0.0, learning_rates=[1e-3])
+    study = run_sweep(recipe, tmp_path / "low", progress=False)
+    assert {(cell.stage, cell.place["depth"]) for cell in workers.ran} == {("search", 1), ("final", 1)}
+    assert {result.cell.fields["num_hidden_layers"] for result in study.results} == {1}
+    workers.ran.clear()
+    recipe = tiny_recipe(grid=grid, first_depth=1.0, learning_rates=[1e-3], arms={"gru": {}})
+    run_sweep(recipe, tmp_path / "high", progress=False)
+    assert [(cell.stage, cell.place["depth"]) for cell in workers.ran] == [
+        ("search", 1), ("search", 2), ("search", 4), ("final", 4),
+    ]  # fmt: skip
+    assert [line.stage for line in dry_run(recipe)] == ["search"] * 3 + ["final"]
+
+
+def test_a_recipe_judges_the_runs_of_another_one_and_trains_nothing(tmp_path, workers):
+    claim = {"claim": "GRU is there.", "left": {"arms": "gru"}, "relation": ">=", "right": 0.0}
+    other = tiny_recipe(name="phase", arms={"gru": {}}, runs_of="tiny", expectations=[claim])
+    with pytest.raises(ValueError, match=r"2 of 2 runs are not in .*tiny/cpu, gru, rate 0.001, seed 0 .*sweep tiny"):
+        run_sweep(other, tmp_path / "phase" / "cpu", progress=False)
+    run_sweep(tiny_recipe(), tmp_path / "tiny" / "cpu", progress=False)
+    workers.ran.clear()
+    study = run_sweep(other, tmp_path / "phase" / "cpu", progress=False)
+    assert workers.ran == []
+    assert len(study.results) == 3
+    record = find_records(tmp_path / "phase")[0]
+    assert [path.name for path in record.parent.iterdir()] == ["phase.cpu.sweep.json"]
+    assert read_study(record).results == study.results
+    assert [judgement.verdict for judgement in judge_study(read_study(record))] == ["leans"]
+    assert "GRU is there." in write_report(record.parent, tmp_path / "report").read_text()
+
+
+def test_the_checkpoints_of_judged_seeds_stay_and_are_those_of_the_rows(tmp_path, workers):
+    study = run_sweep(tiny_recipe(learning_rates=[1e-3]), tmp_path, progress=False)
+    final = {result.digest: result for result in study.results if result.cell.stage == "final"}
+    assert {path.name for path in (tmp_path / CHECKPOINTS).iterdir()} == set(final)
+    for digest, result in final.items():
+        folder = checkpoint_path(tmp_path, digest)
+        assert weights_digest(folder) == result.rows["validation"].weights_sha256
+        assert read_run(str(folder)).cell == digest
+        specification = result.cell.experiment().specification
+        splits = load_dataset("hf_memory/bit_parity", **specification.overrides)
+        (row,) = evaluate_lengths(folder, specification, {"test_12": splits["test_12"]}, progress=False)
+        assert row.metrics == result.rows["test_12"].metrics
+
+
+def test_a_recipe_may_keep_no_checkpoints_and_the_full_profile_keeps_none_unasked(tmp_path, workers):
+    run_sweep(tiny_recipe(learning_rates=[1e-3], checkpoints=False), tmp_path, progress=False)
+    assert not (tmp_path / CHECKPOINTS).exists()
+    assert not tiny_recipe(profile="full").keeps_checkpoints
+    assert tiny_recipe(profile="full", checkpoints=True).keeps_checkpoints
+    kept, dropped = (planned(tiny_recipe(checkpoints=flag))[-1] for flag in (True, False))
+    assert (kept.keep, dropped.keep) == (True, False)
+    assert kept.digest == dropped.digest
 
 
 def test_an_unknown_backend_is_refused():
