@@ -9,7 +9,6 @@ stands within ``{% if recipes.<name>.done %}``, so that a sweep that has not end
 
 import dataclasses
 import functools
-import re
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import jinja2
 
+from hf_memory.names import by_number
 from hf_memory.reports.formats import by_seed, rate, share, spread
 from hf_memory.reports.study_axes import is_on_edge
 from hf_memory.reports.study_page import problems_of, runs_in_words
@@ -183,19 +183,13 @@ def render(root: Path, recipes: Mapping[str, Reproduction]) -> str:
 def read_reproductions(root: Path) -> dict[str, Reproduction]:
     """All recipes below a folder by name, each in the profile that is run for the page, with its sweep."""
     found = {}
-    for path in sorted((root / "examples" / "recipes").glob("*.yaml"), key=_number):
+    for path in sorted((root / "examples" / "recipes").glob("*.yaml"), key=lambda path: by_number(path.name)):
         recipe = _load(path)
         folder = root / "examples" / "results" / recipe.name
         record = record_path(folder / recipe.profile, recipe)
         study = read_study(record) if record.is_file() else None
         found[recipe.name] = Reproduction(recipe, study, root, folder)
     return found
-
-
-def _number(path: Path) -> tuple[int, str]:
-    """The number of a recipe, by which they stand in order, and its name."""
-    found = re.match(r"r(\d+)_", path.name)
-    return int(found[1]) if found else 0, path.name
 
 
 def _load(path: Path) -> Recipe:
