@@ -60,3 +60,12 @@ def table_text(text: str) -> str:
     ("'=1+1", 'lstm')
     """
     return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def by_number(name: str) -> list[tuple[int, str]]:
+    """Key by which names stand in the order of the numbers in them.
+
+    >>> sorted(["r10_copying", "r2_parity", "r1_parity"], key=by_number)
+    ['r1_parity', 'r2_parity', 'r10_copying']
+    """
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]

@@ -29,6 +29,7 @@ import logging
 import math
 import os
 import platform
+import shutil
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -143,11 +144,35 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> Path:
     return path
 
 
+def copy_folder(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> Path:
+    """Copy the files of a folder beside its new place and rename it, so that no reader ever sees half of it.
+
+    Hidden files, such as locks, stay where they are. A folder that stands there gives way; what processes of this
+    machine that were killed have left is removed.
+    """
+    target = Path(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_left(target)
+    beside = target.with_name(f".{target.name}.{HOST}-{os.getpid()}-{uuid.uuid4().hex[:16]}.tmp")
+    try:
+        shutil.copytree(source, beside, ignore=shutil.ignore_patterns(".*"))
+        if target.is_dir():
+            shutil.rmtree(target)
+        os.replace(beside, target)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return target
+
+
 def _remove_left(path: Path) -> None:
-    """Remove what processes of this machine that were killed have left beside a file."""
+    """Remove what processes of this machine that were killed have left beside a file or folder."""
     for other in path.parent.glob(f".{glob.escape(path.name)}.{HOST}-*.tmp"):
         pid = other.name.removesuffix(".tmp").split("-")[-2]
-        if not psutil.pid_exists(int(pid)):
+        if psutil.pid_exists(int(pid)):
+            continue
+        if other.is_dir():
+            shutil.rmtree(other, ignore_errors=True)
+        else:
             other.unlink(missing_ok=True)
 
 

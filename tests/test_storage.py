@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hf_memory import storage
-from hf_memory.storage import HOST, ClaimLostError, check_claim, claim, write_text
+from hf_memory.storage import HOST, ClaimLostError, check_claim, claim, copy_folder, write_text
 
 ROOT = Path(__file__).resolve().parents[1]
 posix = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
@@ -334,3 +334,18 @@ def test_what_a_killed_writer_left_goes_with_the_next_write(tmp_path):
     write_text(path, "whole")
     assert path.read_text() == "whole"
     assert [file.exists() for file in (left, ours, foreign, other)] == [False, True, True, True]
+
+
+def test_a_folder_is_copied_whole_and_takes_the_place_of_another(tmp_path, monkeypatch):
+    source, target = tmp_path / "source", tmp_path / "kept" / "cell"
+    source.mkdir()
+    (source / "a.json").write_text("1")
+    (source / ".lock").touch()
+    assert copy_folder(source, target) == target
+    (source / "a.json").rename(source / "b.json")
+    copy_folder(source, target)
+    assert [path.name for path in target.iterdir()] == ["b.json"]
+    monkeypatch.setattr(os, "replace", lambda *args: (_ for _ in ()).throw(OSError(28, "disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        copy_folder(source, tmp_path / "kept" / "other")
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["cell"]

@@ -27,9 +27,12 @@ def push(
     license: Annotated[str | None, typer.Option(help="License of a checkpoint's weights, as the Hub names it.")] = None,
     allow_pickle: Annotated[bool, typer.Option(help="Read pickled weights; safetensors are pushed.")] = False,
 ) -> None:
-    """Push a checkpoint with its code and card, or result rows as a dataset, as a page, or as both.
+    """Push a checkpoint with its code and card, a study with all it has, or result rows as a dataset or a page.
+
+    The folder of a sweep becomes one repository, with recipe, rows, figures, cards and checkpoints.
 
     Examples: `hf-memory push runs/lstm --repo-id me/lstm --results results`,
+    `hf-memory push results/r14_copying_blanks/cpu --repo-id me/copying`,
     `hf-memory push results --repo-id me/memory-results` and `hf-memory push results --space me/leaderboard`
     """
     if repo_id is None and space is None:
@@ -49,8 +52,10 @@ def push(
         )
     if repo_id is not None:
         from hf_memory.hub.datasets import push_results
+        from hf_memory.hub.studies import push_study, study_records
 
-        typer.echo(push_results(source, repo_id, **options).commit_url)
+        push_rows = push_study if study_records(source) else push_results
+        typer.echo(push_rows(source, repo_id, **options).commit_url)
     if space is not None:
         from hf_memory.hub.spaces import push_space
 

@@ -123,9 +123,9 @@ def may_join(recipe: "Recipe") -> tuple[list[float], int, int]:
         The rates by which the grid may grow, the cells of the search at these, and the cells of all looks but the
         first.
     """
-    from hf_memory.studies.plans import final_cells, make_settings, next_rates, search_cells
+    from hf_memory.studies.plans import by_depth, final_cells, make_settings, next_rates, search_cells
 
-    settings, rates = make_settings(recipe), list(recipe.learning_rates)
+    settings, rates = by_depth(recipe, make_settings(recipe))[-1], list(recipe.learning_rates)
     added: list[float] = []
     while new := next_rates(recipe, rates, [{r: r * sign / min(rates) for r in rates} for sign in (1e3, -1e3)]):
         rates, added = sorted([*rates, *new]), sorted([*added, *new])

@@ -50,7 +50,11 @@ from hf_memory.ops.backends.proof import noted
 from hf_memory.storage import digest
 from hf_memory.tasks.base import IGNORE_INDEX, Task
 
-_AUTO = {"causal": AutoModelForCausalLM, "token_classification": AutoModelForTokenClassification}
+GENERATED = "generated_"
+"""Stands before the names of the metrics of what a model writes itself."""
+
+AUTO = {"causal": AutoModelForCausalLM, "token_classification": AutoModelForTokenClassification}
+"""The class of transformers that loads a model, by its head."""
 
 
 def evaluate_lengths(
@@ -135,7 +139,7 @@ def _evaluate_split(
     if generate:
         written = generate_answers(model, rows, batch_size, accelerator, bar)
         found = split_metrics(specification, name, rows.lengths.numpy(), written)
-        metrics.update({f"generated_{metric}": value for metric, value in found.items()})
+        metrics.update({f"{GENERATED}{metric}": value for metric, value in found.items()})
     numbers, size = measure_state(model, part.task.row_length(length))
     low, high = length_bounds(specification.train_length)
     counts = parameter_counts(model)
@@ -236,7 +240,7 @@ def load_for_task(
                 f"checkpoint: {str(checkpoint)!r} has model_type {kind!r} and code of its own, which is not run; "
                 "give --trust-remote-code (trust_remote_code=True) where you trust its origin"
             )
-        return _AUTO[task.head].from_pretrained(checkpoint, trust_remote_code=True, **where)
+        return AUTO[task.head].from_pretrained(checkpoint, trust_remote_code=True, **where)
     if is_local and kind.removeprefix("memory_") in model_keys() and kind.startswith("memory_"):
         read_config(checkpoint, model_class(kind.removeprefix("memory_"), task.head).config_class)
     config = AutoConfig.from_pretrained(checkpoint, trust_remote_code=False, **where)
@@ -310,7 +314,7 @@ def write_evaluation(folder: str | os.PathLike[str], rows: list[Row]) -> Path:
         "data_version": row.data_version,
         "splits": {found.split: found.measured().denominator for found in rows},
     }
-    if any(metric.startswith("generated_") for metric in row.metrics):
+    if any(metric.startswith(GENERATED) for metric in row.metrics):
         definition["generated"] = True
     if any(metric.startswith(("counterfactual_", "induction_")) for metric in row.metrics):
         definition["mechanisms"] = True

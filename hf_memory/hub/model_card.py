@@ -34,6 +34,7 @@ def model_card(
     tags: Sequence[str] = (),
     license: str | None = None,
     has_tokenizer: bool = False,
+    subfolder: str = "",
     previous: str = "",
 ) -> str:
     """The text of a model's card.
@@ -48,6 +49,7 @@ def model_card(
         license: License of the weights, as the Hub names it. By default that of the card that is there already, else
             that of the package, whose code goes with them.
         has_tokenizer: Whether a tokenizer lies beside the weights.
+        subfolder: Folder of the repository in which the weights lie, without the model's code; empty for its root.
         previous: The card that is there already.
     """
     card = open_card(previous)
@@ -58,7 +60,7 @@ def model_card(
         _mixer(model),
         _training(rows, siblings, commands),
         _results(rows),
-        _loading(model, repo_id, has_tokenizer),
+        _loading(model, repo_id, has_tokenizer, subfolder),
         _limits(model, rows),
     ]
     card.text = merge_text(card.text, "\n\n".join(filter(None, parts)))
@@ -156,9 +158,12 @@ def _results(rows: Sequence[Row]) -> str:
     return "## Recall and extrapolation\n\n" + results_section(rows)
 
 
-def _loading(model: PreTrainedModel, repo_id: str, has_tokenizer: bool) -> str:
+def _loading(model: PreTrainedModel, repo_id: str, has_tokenizer: bool, subfolder: str = "") -> str:
     suffixes = {suffix: auto for auto, suffix in AUTO_CLASSES.items()}
     auto = next(auto for suffix, auto in suffixes.items() if type(model).__name__.endswith(suffix))
+    if subfolder:
+        call = f'{auto}.from_pretrained("{repo_id}", subfolder="{subfolder}")'
+        return f"## Use\n\n```python\nimport hf_memory\nfrom transformers import {auto}\n\nmodel = {call}\n```"
     text = (
         "## Use\n\n"
         "The repository holds the model's code, so the package need not be installed:\n\n"

@@ -11,7 +11,9 @@ Official code: state-spaces/mamba. State: N numbers per inner channel, and the l
 ``expand`` * D * (N + W - 1). Initial values are those of the official code: A_log = log(1 ... N), D = 1, W_dt uniform
 in +-rank^(-1/2), b_dt such that softplus(b_dt) is log-uniform between ``time_step_min`` and ``time_step_max``.
 
-Beyond the paper, as switches for ablations: no convolution, no gate, and a norm before the output map.
+Beyond the paper, as switches for ablations: no convolution, no gate, a norm before the output map, and a state space
+that is the same at all inputs. Without ``selective``, B and C are vectors of N numbers and dt = softplus(b_dt), where B
+starts from ones and C from a normal law, as in S4D (Gu et al., 2022).
 
 Deviations: b_dt is a parameter of the mixer, so that its law is not that of a linear layer's bias. A continued sequence
 starts from the state that it is given, for any number of new tokens.
@@ -26,7 +28,7 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import initialization as init
 
-from hf_memory.models.configuration import MemoryConfig
+from hf_memory.models.configuration import MemoryConfig, later_field
 from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
 from hf_memory.models.layers import (
     RMSNorm,
@@ -57,6 +59,7 @@ class MemoryMambaConfig(MemoryConfig):
         time_step_max: Largest initial time step.
         time_step_floor: Lower bound of initial time steps.
         negative_eigenvalues: Let transitions reach from -1 to 1 instead of from 0 to 1.
+        selective: Let B, C and dt depend on the input.
     """
 
     model_type: ClassVar[str] = "memory_mamba"
@@ -72,6 +75,7 @@ class MemoryMambaConfig(MemoryConfig):
     time_step_max: float = 0.1
     time_step_floor: float = 1e-4
     negative_eigenvalues: bool = False
+    selective: bool = later_field(True)
 
     def validate_mamba(self) -> None:
         """Check sizes and time steps."""
@@ -100,8 +104,12 @@ class MambaMixer(Mixer):
             if config.conv_kernel
             else None
         )
-        self.x_proj = nn.Linear(inner, self.rank + 2 * config.state_size, bias=False)
-        self.dt_proj = nn.Linear(self.rank, inner, bias=False)
+        if config.selective:
+            self.x_proj = nn.Linear(inner, self.rank + 2 * config.state_size, bias=False)
+            self.dt_proj = nn.Linear(self.rank, inner, bias=False)
+        else:
+            self.B = nn.Parameter(torch.empty(config.state_size))
+            self.C = nn.Parameter(torch.empty(config.state_size))
         self.dt_bias = nn.Parameter(torch.empty(inner, dtype=torch.float32))
         self.A_log = nn.Parameter(torch.empty(inner, config.state_size, dtype=torch.float32))
         self.D = nn.Parameter(torch.empty(inner, dtype=torch.float32))
@@ -114,8 +122,12 @@ class MambaMixer(Mixer):
         rates = torch.arange(1, config.state_size + 1, dtype=torch.float32, device=self.A_log.device)
         init.copy_(self.A_log, rates.log().expand_as(self.A_log))
         init.ones_(self.D)
-        bound = self.rank**-0.5
-        init.uniform_(self.dt_proj.weight, -bound, bound)
+        if config.selective:
+            bound = self.rank**-0.5
+            init.uniform_(self.dt_proj.weight, -bound, bound)
+        else:
+            init.ones_(self.B)
+            init.normal_(self.C)
         low, high = math.log(config.time_step_min), math.log(config.time_step_max)
         step = torch.empty_like(self.dt_bias).uniform_(low, high).exp().clamp(min=config.time_step_floor)
         # The inverse of softplus, log(exp(step) - 1), in a form that keeps the digits of small steps.
@@ -129,10 +141,10 @@ class MambaMixer(Mixer):
     def forward(self, hidden_states, state=None, lengths=None, position_ids=None, return_state=True):
         """See :class:`hf_memory.models.layers.StatefulLayer`."""
         x, z, conv_state = self._convolved(hidden_states, state, lengths, return_state)
-        r, B, C = self.x_proj(x).split([self.rank, self.config.state_size, self.config.state_size], dim=-1)
+        step, B, C = self._selected(x)
         y, ssm = selective_scan(
             x,
-            self._time_steps(r),
+            step,
             self._rates(),
             B,
             C,
@@ -146,10 +158,16 @@ class MambaMixer(Mixer):
         output = self.out_proj(y if self.out_norm is None else self.out_norm(y))
         return output, {**join_state({"conv": conv_state}), "ssm": ssm} if return_state else None
 
+    def decays(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """abs(a_t) of each channel and state."""
+        step, _, _ = self._selected(self._convolved(hidden_states, None, None, False)[0])
+        a = torch.exp(step.unsqueeze(-1) * self._rates())
+        return (2 * a - 1 if self.config.negative_eigenvalues else a).abs().flatten(2)
+
     def transition_spectrum(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """The range of a_t; with a convolution also 0, since its buffer is shifted."""
         x, _, _ = self._convolved(hidden_states, None, None, False)
-        step, rates = self._time_steps(self.x_proj(x)[..., : self.rank]), self._rates()
+        (step, _, _), rates = self._selected(x), self._rates()
         ends = [torch.exp(step * rates.amin(1)).amin(-1), torch.exp(step * rates.amax(1)).amax(-1)]
         if self.config.negative_eigenvalues:
             ends = [2 * end - 1 for end in ends]
@@ -168,11 +186,15 @@ class MambaMixer(Mixer):
         """A (inner channels, N), in at least float32."""
         return -torch.exp(self.A_log.to(torch.promote_types(self.A_log.dtype, torch.float32)))
 
-    def _time_steps(self, low_rank: torch.Tensor) -> torch.Tensor:
-        """dt, in at least float32."""
-        step = self.dt_proj(low_rank)
-        dtype = torch.promote_types(step.dtype, torch.float32)
-        return F.softplus(step.to(dtype) + self.dt_bias.to(dtype))
+    def _selected(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """dt (B, T, inner channels), in at least float32, and the maps B and C (B, T, N)."""
+        dtype, size = torch.promote_types(x.dtype, torch.float32), self.config.state_size
+        bias = self.dt_bias.to(dtype)
+        if not self.config.selective:
+            maps = (vector.to(x.dtype).expand(*x.shape[:2], size) for vector in (self.B, self.C))
+            return (F.softplus(bias).expand(x.shape), *maps)
+        low_rank, B, C = self.x_proj(x).split([self.rank, size, size], dim=-1)
+        return F.softplus(self.dt_proj(low_rank).to(dtype) + bias), B, C
 
 
 class MemoryMambaModel(MemoryModel):

@@ -104,6 +104,10 @@ class S4DMixer(Mixer):
         output = F.glu(self.out_proj(self.dropout(F.gelu(y))), dim=-1)
         return output, {"ssm": torch.view_as_real(final)} if return_state else None
 
+    def decays(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """abs(lambda), the same at all inputs."""
+        return self._discrete()[0].abs().flatten().expand(*hidden_states.shape[:2], -1)
+
     def transition_spectrum(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """The range of Re lambda, the same at all inputs."""
         real = self._discrete()[0].real

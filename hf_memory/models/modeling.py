@@ -66,6 +66,10 @@ class Mixer(StatefulLayer):
         self.config = config
         self.layer_idx = layer_idx
 
+    def decays(self, hidden_states: torch.Tensor) -> torch.Tensor | None:
+        """Moduli (B, T, K) of the eigenvalues of a diagonal transition; None for any other."""
+        return None
+
     def transition_spectrum(self, hidden_states: torch.Tensor) -> torch.Tensor | None:
         """Smallest and largest real part of the eigenvalues of d state_t / d state_{t-1} at these inputs.
 

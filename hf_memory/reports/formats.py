@@ -112,3 +112,16 @@ def versions(pairs: Iterable[tuple[str, str]]) -> str:
     'numpy 2.4, torch 2.13'
     """
     return ", ".join(sorted({f"{name} {version}" for name, version in pairs}))
+
+
+def size_in_bytes(size: float) -> str:
+    """A size of memory.
+
+    >>> size_in_bytes(256), size_in_bytes(4096), size_in_bytes(1536), size_in_bytes(3 * 2**20)
+    ('256 B', '4 KB', '1.5 KB', '3 MB')
+    """
+    for unit in ("B", "KB", "MB"):
+        if size < 1024 or unit == "MB":
+            break
+        size /= 1024
+    return f"{size:.3g} {unit}"

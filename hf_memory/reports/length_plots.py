@@ -1,6 +1,5 @@
 """The figure of one study: a metric against test length."""
 
-import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from hf_memory.experiments.results import Row
 from hf_memory.experiments.summary import curves, reference_levels, studies, title
 from hf_memory.names import file_name
 from hf_memory.reports.formats import words
-from hf_memory.reports.plotting import canvas, draw_curve, finish, png
+from hf_memory.reports.plotting import Frames, draw_curve, limit_share, png
 from hf_memory.reports.styles import BASELINE, BASELINE_NAME, CHANCE, TRAINED, arm_styles
 from hf_memory.storage import write_bytes
 
@@ -22,7 +21,7 @@ def plot_length_curves(rows: Sequence[Row], metric: str | None = None) -> Figure
     """Draw a metric of one study against test length.
 
     Lines are means over seeds, points are seeds; the training range is shaded, the chance level dotted and baselines
-    are thin grey lines.
+    are thin grey lines. Many arms have a panel each.
 
     Raises:
         ValueError: If the rows are of several studies or data versions, or hold no split ``test_<length>``.
@@ -30,22 +29,24 @@ def plot_length_curves(rows: Sequence[Row], metric: str | None = None) -> Figure
     found = curves(rows, metric)
     if not found:
         raise ValueError(f"rows: {title(rows)} has no split test_<length>")
-    figure, axes = canvas()
+    frames = Frames(found)
     lengths = sorted({length for points in found.values() for length in points})
     trained = rows[0].train_length
-    _shade_training(axes, trained, lengths)
-    values = _draw_levels(axes, rows, metric)
+    values: list[float] = []
+    for axes in frames.axes:
+        shade_training(axes, trained, lengths)
+        values += _draw_levels(axes, rows, metric, frames.one)
     styles = arm_styles((row.arm, row.mixer) for row in rows)
     for arm, points in found.items():
-        draw_curve(axes, arm, {length: point.values for length, point in points.items()}, styles[arm])
+        draw_curve(frames.of(arm), arm, {length: point.values for length, point in points.items()}, styles[arm])
         values += [value for point in points.values() for value in point.values]
-    _set_scales(axes, lengths, values)
+    set_lengths(frames.axes, lengths)
+    limit_share(frames.axes, values)
     shaded = "" if trained is None else " (training range shaded)"
-    finish(axes, f"test length{shaded}", metric or rows[0].headline, title(rows))
-    return figure
+    return frames.finish(f"test length{shaded}", metric or rows[0].headline, title(rows))
 
 
-def _shade_training(axes: Axes, train_length: tuple[int, int] | None, lengths: Sequence[int]) -> None:
+def shade_training(axes: Axes, train_length: tuple[int, int] | None, lengths: Sequence[int]) -> None:
     """Shade the lengths seen in training; a single length gets a band of a fixed width on the log axis."""
     low, high = train_length or (lengths[0], lengths[-1])
     band = 1.035
@@ -56,8 +57,8 @@ def _shade_training(axes: Axes, train_length: tuple[int, int] | None, lengths: S
     axes.set_xlim(min([low, *lengths]) / margin, max([high, *lengths]) * margin)
 
 
-def _draw_levels(axes: Axes, rows: Sequence[Row], metric: str | None) -> list[float]:
-    """Draw chance level and baselines; returns their values."""
+def _draw_levels(axes: Axes, rows: Sequence[Row], metric: str | None, named: bool) -> list[float]:
+    """Draw chance level and baselines, with their names where there is room; returns their values."""
     levels = reference_levels(rows, metric)
     chance = levels.get("chance", {})
     shown: dict[tuple[float, ...], list[str]] = {}
@@ -75,18 +76,18 @@ def _draw_levels(axes: Axes, rows: Sequence[Row], metric: str | None) -> list[fl
         else:
             axes.plot(x, y, **BASELINE)
             side = "top" if chance and y[-1] < list(chance.values())[-1] else "bottom"
-            axes.annotate(", ".join(map(words, names)), (x[-1], y[-1]), va=side, **BASELINE_NAME)
+            text = ", ".join(map(words, names)) if named else ""
+            axes.annotate(text, (x[-1], y[-1]), va=side, **BASELINE_NAME)
     return [value for by_length in levels.values() for value in by_length.values()]
 
 
-def _set_scales(axes: Axes, lengths: Sequence[int], values: Sequence[float]) -> None:
-    """Put a tick at each length, and show shares of one from chance to one."""
-    axes.xaxis.set_major_locator(FixedLocator(lengths))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xticklabels([str(length) for length in lengths])
-    finite = [value for value in values if math.isfinite(value)]
-    if finite and min(finite) >= 0 and max(finite) <= 1:
-        axes.set_ylim(max(-0.03, min(finite) - 0.08), 1.03)
+def set_lengths(frames: Sequence[Axes], lengths: Sequence[int]) -> None:
+    """Put a tick at each length, in narrow panels at those of the ends and the middle."""
+    shown = lengths if len(frames) == 1 else sorted({lengths[0], lengths[len(lengths) // 2], lengths[-1]})
+    for axes in frames:
+        axes.xaxis.set_major_locator(FixedLocator(shown))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xticklabels([str(length) for length in shown])
 
 
 def figure_name(rows: Sequence[Row], metric: str | None = None) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 import jinja2
 
+from hf_memory.names import by_number
 from hf_memory.reports.formats import by_seed, rate, share, spread
 from hf_memory.reports.study_axes import is_on_edge
 from hf_memory.reports.study_page import problems_of, runs_in_words
@@ -182,7 +183,7 @@ def render(root: Path, recipes: Mapping[str, Reproduction]) -> str:
 def read_reproductions(root: Path) -> dict[str, Reproduction]:
     """All recipes below a folder by name, each in the profile that is run for the page, with its sweep."""
     found = {}
-    for path in sorted((root / "examples" / "recipes").glob("*.yaml")):
+    for path in sorted((root / "examples" / "recipes").glob("*.yaml"), key=lambda path: by_number(path.name)):
         recipe = _load(path)
         folder = root / "examples" / "results" / recipe.name
         record = record_path(folder / recipe.profile, recipe)

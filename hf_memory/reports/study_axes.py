@@ -1,9 +1,15 @@
-"""The grid of a sweep in words: names of places, curves, groups of data, and files."""
+"""What the figures of a sweep share: names of places, curves, groups and files, the styles of arms, and levels."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from matplotlib.axes import Axes
+
+from hf_memory.experiments.results import Row
 from hf_memory.names import file_name
+from hf_memory.reports.formats import words
+from hf_memory.reports.styles import BASELINE, BASELINE_NAME, CHANCE, Style, arm_styles
 from hf_memory.studies.outcomes import Result, Study
 
 
@@ -51,3 +57,43 @@ def is_on_edge(study: Study, place: Mapping[str, Any]) -> bool:
     """Whether the rate of a place was searched and is best on the edge of the grid: a better one may lie beyond."""
     choice = study.choice(place)
     return choice is not None and choice.on_edge
+
+
+def headline_rows(study: Study, results: Sequence[Result]) -> list[tuple[str, Result, Row]]:
+    """Label, result and row at the training length of every run at its chosen rate that has rows."""
+    found = []
+    for place in study.places(results):
+        for result in study.at_rate(place, "chosen") or []:
+            if result.rows:
+                found.append((arm_label(place), result, result.rows[home_split(result)]))
+    return found
+
+
+def study_styles(study: Study) -> dict[str, Style]:
+    """Style by arm: the mixer's, varied for its later arms."""
+    return arm_styles((name, arm["mixer"]) for name, arm in study.recipe.arms.items())
+
+
+def draw_levels(
+    axes: Axes, study: Study, results: Sequence[Result], split: str, metric: str | None = None, named: bool = True
+) -> list[float]:
+    """Draw the chance level and the baselines of a split, for the recipe's metric or another one; returns chance.
+
+    Small panels have no room for the names of baselines.
+    """
+    row, metric = next((r.rows[split] for r in results if split in r.rows), None), metric or study.recipe.metric_name
+    if row is None or metric not in row.metrics:
+        return []
+    measured = row.measured(metric)
+    levels = [level for level in (measured.chance,) if level is not None and math.isfinite(level)]
+    for level in levels:
+        axes.axhline(level, **CHANCE)
+    equal: dict[float, list[str]] = {}
+    for name, value in measured.baselines.items():
+        if math.isfinite(value) and value != measured.chance:
+            equal.setdefault(value, []).append(words(name))
+    for value, names in equal.items():
+        axes.axhline(value, **BASELINE)
+        text, corner = ", ".join(names) if named else "", ("axes fraction", "data")
+        axes.annotate(text, (0.99, value), xycoords=corner, va="bottom", **BASELINE_NAME)
+    return levels

@@ -8,24 +8,33 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 
-from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter
 
 from hf_memory.experiments.mechanisms import MEASURES
 from hf_memory.experiments.results import Row
 from hf_memory.experiments.summary import studies as split_studies
-from hf_memory.reports.formats import words
+from hf_memory.reports.formats import size_in_bytes, words
 from hf_memory.reports.length_plots import plot_length_curves
-from hf_memory.reports.plotting import Drawing, canvas, draw_curve, finish
-from hf_memory.reports.study_axes import arm_label, by_task, drawing_name, home_split
-from hf_memory.reports.styles import BASELINE, BASELINE_NAME, CHANCE, FRONTIER, GUIDE, PLATEAU, Style, arm_styles
+from hf_memory.reports.plotting import Drawing, Frames, canvas, draw_curve, finish, limit_share
+from hf_memory.reports.study_axes import (
+    arm_label,
+    by_task,
+    draw_levels,
+    drawing_name,
+    headline_rows,
+    study_styles,
+)
+from hf_memory.reports.study_details import detail_drawings, parameters_drawing
+from hf_memory.reports.styles import FRONTIER, GUIDE, PLATEAU
 from hf_memory.reports.tables import to_csv
 from hf_memory.studies.outcomes import Result, Study
 from hf_memory.studies.statistics import FOUR_POINTS
+from hf_memory.tasks import task_class
 
 
 def draw_study(study: Study) -> list[Drawing]:
     """All figures for which a sweep has something to show."""
-    drawings = [*length_drawings(study)]
+    drawings = [*length_drawings(study), *detail_drawings(study)]
     for group, results in by_task(study).items():
         drawings += [
             drawing
@@ -33,6 +42,7 @@ def draw_study(study: Study) -> list[Drawing]:
                 rate_drawing(study, group, results),
                 state_drawing(study, group, results),
                 size_drawing(study, group, results),
+                parameters_drawing(study, group, results),
                 *training_drawings(study, group, results),
             )
             if drawing is not None
@@ -75,8 +85,8 @@ def rate_drawing(study: Study, group: str, results: Sequence[Result]) -> Drawing
     searched = [result for result in results if result.cell.stage == "search"]
     if len({result.cell.learning_rate for result in searched}) < 2:
         return None
-    metric, (figure, axes) = study.recipe.metric_name, canvas()
-    table = []
+    metric, frames = study.recipe.metric_name, Frames(_by_curve(searched))
+    table, shown = [], list[float]()
     for label, own in _by_curve(searched).items():
         values: dict[float, list[float]] = {}
         for result in own:
@@ -84,13 +94,16 @@ def rate_drawing(study: Study, group: str, results: Sequence[Result]) -> Drawing
             values.setdefault(result.cell.learning_rate, []).append(value)
             cell = result.cell
             table.append((label, cell.learning_rate, cell.seed, value, result.has_diverged, result.digest))
-        draw_curve(axes, label, values, _styles(study)[own[0].arm])
-    for rate in FOUR_POINTS:
-        axes.axvline(rate, **GUIDE)
-    axes.set_xscale("log")
-    _draw_levels(axes, study, searched, "validation")
-    finish(
-        axes, "peak learning rate (dashed: the four points of Arora et al., 2024)", metric, group or study.recipe.title
+            shown.append(value)
+        draw_curve(frames.of(label), label, values, study_styles(study)[own[0].arm])
+    for axes in frames.axes:
+        for rate in FOUR_POINTS:
+            axes.axvline(rate, **GUIDE)
+        axes.set_xscale("log")
+        shown += draw_levels(axes, study, searched, "validation", named=frames.one)
+    limit_share(frames.axes, shown)
+    figure = frames.finish(
+        "peak learning rate (dashed: the four points of Arora et al., 2024)", metric, group or study.recipe.title
     )
     return Drawing(
         drawing_name(study, group, "rates"),
@@ -102,7 +115,7 @@ def rate_drawing(study: Study, group: str, results: Sequence[Result]) -> Drawing
 
 def state_drawing(study: Study, group: str, results: Sequence[Result]) -> Drawing | None:
     """The metric at the training length against bytes of state, with the best value for so many bytes."""
-    found = _headline(study, results)
+    found = headline_rows(study, results)
     points = [(row.state_bytes, label, result, row) for label, result, row in found]
     if len({size for size, *_ in points}) < 2:
         return None
@@ -111,7 +124,7 @@ def state_drawing(study: Study, group: str, results: Sequence[Result]) -> Drawin
     for label in dict.fromkeys(label for _, label, _, _ in points):
         own = [(size, result, row) for size, name, result, row in points if name == label]
         values: dict[float, list[float]] = {own[0][0]: [result.value(row.split, metric) for _, result, row in own]}
-        draw_curve(axes, label, values, _styles(study)[own[0][1].arm])
+        draw_curve(axes, label, values, study_styles(study)[own[0][1].arm])
         means.append((own[0][0], statistics.fmean(values[own[0][0]])))
         table += [
             (label, size, result.cell.seed, result.value(row.split, metric), result.digest) for size, result, row in own
@@ -122,8 +135,10 @@ def state_drawing(study: Study, group: str, results: Sequence[Result]) -> Drawin
     # Ticks stand at powers of two: sizes that lie between two of them would have one tick or none.
     low, high = (math.log2(edge(size for size, *_ in points)) for edge in (min, max))
     axes.set_xlim(2 ** (math.floor(low) - 0.1), 2 ** (math.ceil(high) + 0.1))
-    _draw_levels(axes, study, results, points[0][3].split)
-    finish(axes, "bytes of state per sequence", metric, group or study.recipe.title)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: size_in_bytes(size)))
+    shown = [result.value(row.split, metric) for _, _, result, row in points]
+    limit_share([axes], [*shown, *draw_levels(axes, study, results, points[0][3].split)])
+    finish(axes, "state per sequence", metric, group or study.recipe.title)
     return Drawing(
         drawing_name(study, group, "state"),
         "Against bytes of state at the training length; the frontier is the best mean with at most so many bytes.",
@@ -150,11 +165,11 @@ def size_drawing(study: Study, group: str, results: Sequence[Result]) -> Drawing
     axis = next((name for name in ("width", "size") if len(study.recipe.grid.get(name, ())) > 1), None)
     if axis is None:
         return None
-    metric, (figure, axes) = study.recipe.metric_name, canvas()
+    metric = study.recipe.metric_name
     curves: dict[str, dict[float, list[float]]] = {}
     arms: dict[str, str] = {}
     table = []
-    for label, result, row in _headline(study, results):
+    for label, result, row in headline_rows(study, results):
         rest = {name: value for name, value in result.cell.place.items() if name != axis}
         curve, size = arm_label(rest), float(result.cell.place[axis])
         curves.setdefault(curve, {}).setdefault(size, []).append(result.value(row.split, metric))
@@ -163,11 +178,16 @@ def size_drawing(study: Study, group: str, results: Sequence[Result]) -> Drawing
                       result.value(row.split, metric), result.digest))  # fmt: skip
     if not curves:
         return None
+    frames, shown = Frames(curves), [line[-2] for line in table]
     for curve, values in curves.items():
-        draw_curve(axes, curve, values, _styles(study)[arms[curve]])
-    axes.set_xscale("log", base=2)
-    _draw_levels(axes, study, results, "validation")
-    finish(axes, axis, metric, group or study.recipe.title)
+        draw_curve(frames.of(curve), curve, values, study_styles(study)[arms[curve]])
+    for axes in frames.axes:
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: f"{size:g}"))
+        shown += draw_levels(axes, study, results, "validation", named=frames.one)
+    limit_share(frames.axes, shown)
+    unit = "channels" if axis == "width" else words(study.recipe.sizing["by"])
+    figure = frames.finish(f"{axis} ({unit})", metric, group or study.recipe.title)
     header = ("arm", axis, "depth", "parameters_non_embedding", "seed", "value", "cell")
     caption = f"Against {axis}, one line for each arm and depth."
     return Drawing(drawing_name(study, group, axis), caption, figure, to_csv(header, table))
@@ -183,23 +203,27 @@ def training_drawings(study: Study, group: str, results: Sequence[Result]) -> li
 
 
 def _training_drawing(study: Study, group: str, chosen: Sequence[Result], split: str, metric: str) -> Drawing:
-    figure, axes = canvas()
+    curves = [(result, result.curve(split, metric), arm_label(result.cell.place)) for result in chosen]
+    frames = Frames(label for _, curve, label in curves if curve)
     table, seen = [], set[str]()
-    for result in chosen:
-        curve, label = result.curve(split, metric), arm_label(result.cell.place)
+    for result, curve, label in curves:
         if not curve:
             continue
-        style = _styles(study)[result.arm]
+        style, axes = study_styles(study)[result.arm], frames.of(label)
         axes.plot(*zip(*curve, strict=True), color=style.colour, linestyle=style.dash, linewidth=1.2, alpha=0.85,
                   label=None if label in seen else label)  # fmt: skip
         seen.add(label)
         table += [(label, result.cell.seed, step, value, result.digest) for step, value in curve]
-    is_headline = metric == study.recipe.metric_name
-    if study.recipe.plateau is not None and is_headline:
-        axes.axhline(study.recipe.plateau, **PLATEAU)
-    axes.set_xscale("log")
-    _draw_levels(axes, study, chosen, split, metric)
-    finish(axes, "steps", f"{metric} on {split}", group or study.recipe.title)
+    is_headline, shown = metric == study.recipe.metric_name, [line[3] for line in table]
+    for axes in frames.axes:
+        if study.recipe.plateau is not None and is_headline:
+            axes.axhline(study.recipe.plateau, **PLATEAU)
+        axes.set_xscale("log")
+        shown += draw_levels(axes, study, chosen, split, metric, named=frames.one)
+    if metric != "loss":
+        limit_share(frames.axes, shown)
+    unit = " (nats)" if metric == "loss" and task_class(study.recipe.task).problem_type == "classification" else ""
+    figure = frames.finish("optimiser steps", f"{metric} on {split}{unit}", group or study.recipe.title)
     return Drawing(
         drawing_name(study, group, f"training-{split}" if is_headline else f"training-{split}-{metric}"),
         f"{words(metric)} over training on {split}, one line for each seed at the chosen rate.",
@@ -208,41 +232,8 @@ def _training_drawing(study: Study, group: str, chosen: Sequence[Result], split:
     )
 
 
-def _headline(study: Study, results: Sequence[Result]) -> list[tuple[str, Result, Row]]:
-    """Label, result and row at the training length of every run at its chosen rate that has rows."""
-    found = []
-    for place in study.places(results):
-        for result in study.at_rate(place, "chosen") or []:
-            if result.rows:
-                found.append((arm_label(place), result, result.rows[home_split(result)]))
-    return found
-
-
 def _by_curve(results: Sequence[Result]) -> dict[str, list[Result]]:
     curves: dict[str, list[Result]] = {}
     for result in results:
         curves.setdefault(arm_label(result.cell.place), []).append(result)
     return curves
-
-
-def _styles(study: Study) -> dict[str, Style]:
-    """Style by arm: the mixer's, varied for its later arms."""
-    return arm_styles((name, arm["mixer"]) for name, arm in study.recipe.arms.items())
-
-
-def _draw_levels(axes: Axes, study: Study, results: Sequence[Result], split: str, metric: str | None = None) -> None:
-    """Draw the chance level and the baselines of a split, for the recipe's metric or another one."""
-    row, metric = next((r.rows[split] for r in results if split in r.rows), None), metric or study.recipe.metric_name
-    if row is None or metric not in row.metrics:
-        return
-    measured = row.measured(metric)
-    if measured.chance is not None and math.isfinite(measured.chance):
-        axes.axhline(measured.chance, **CHANCE)
-    equal: dict[float, list[str]] = {}
-    for name, value in measured.baselines.items():
-        if math.isfinite(value) and value != measured.chance:
-            equal.setdefault(value, []).append(words(name))
-    for value, names in equal.items():
-        axes.axhline(value, **BASELINE)
-        text, corner = ", ".join(names), ("axes fraction", "data")
-        axes.annotate(text, (0.99, value), xycoords=corner, va="bottom", **BASELINE_NAME)

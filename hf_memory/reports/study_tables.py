@@ -14,8 +14,10 @@ from hf_memory.reports.study_axes import home_split, is_on_edge, label_of
 from hf_memory.reports.tables import PageTable, TableCell, TableLine
 from hf_memory.studies.outcomes import Result, Study
 from hf_memory.studies.plans import search_place
-from hf_memory.studies.statistics import best_of_n, plateau, seeds_that_pass
+from hf_memory.studies.statistics import best_of_n, cycle_reading, plateau, seed_reading, seeds_that_pass
 from hf_memory.studies.verdicts import exact_interval
+
+_CYCLES = "rows_3_of_5"
 
 TICK = 0.9
 """Level above which a run passes in the table of ticks, and a length counts as reached."""
@@ -39,7 +41,11 @@ def place_tables(study: Study, name: str) -> list[PageTable]:
     if study.recipe.fixed_learning_rate is not None and len(study.recipe.learning_rates) > 1:
         title = f"With learning rate {rate(study.recipe.fixed_learning_rate)} for all"
         tables.append(_place_table(study, f"{name}-fixed", title, "fixed"))
-    others = (tick_table(study, f"{name}-ticks"), tries_table(study, f"{name}-tries"))
+    others = (
+        tick_table(study, f"{name}-ticks"),
+        readings_table(study, f"{name}-readings"),
+        tries_table(study, f"{name}-tries"),
+    )
     return [*tables, *(table for table in others if table is not None)]
 
 
@@ -136,6 +142,39 @@ def tick_table(study: Study, name: str) -> PageTable | None:
     if by_length:
         note += "Then accuracy per step, and what independent errors at the shortest length would give."
     return PageTable(name, "Ticks", note, ("arm", "reaches", *map(str, lengths)), tuple(lines))
+
+
+def readings_table(study: Study, name: str) -> PageTable | None:
+    """Both readings of "three of five" where intervals are counted: over seeds, and over the cycles of a row."""
+    splits = [split for split in _splits(study) if split == "test" or split.startswith("test_")]
+    lines = []
+    for place in study.places():
+        results = [result for result in study.at_rate(place, "chosen") or [] if result.is_known]
+        if not results or not all(_CYCLES in result.rows["validation"].metrics for result in results):
+            continue
+        cells = (_reading([result for result in results if split in result.rows], split) for split in splits)
+        lines.append(TableLine((TableCell(label_of(place)), *cells)))
+    if not lines:
+        return None
+    note = (
+        f"Runs with at least {TICK:g} of all intervals exact, of phase tests with as many rows exact, out of all runs; "
+        "✓ where these are three of five. Behind the stroke, where rows have five intervals: runs more than half of "
+        "whose rows have three exact among the first five."
+    )
+    return PageTable(name, "Three of five", note, ("arm", *splits), tuple(lines))
+
+
+def _reading(results: Sequence[Result], split: str) -> TableCell:
+    """How many runs pass on one split, by both readings."""
+    if not results:
+        return TableCell("")
+    is_phase_test = any(kind in split for kind in ("two_isi", "double_isi"))
+    shares = [result.value(split, "rows_exact" if is_phase_test else "exact_offsets") for result in results]
+    passed, total = seed_reading(shares, TICK)
+    text = f"{'✓' if passed >= 0.6 * total else '✗'} {passed}/{total}"
+    if all(result.rows[split].measured(_CYCLES).denominator for result in results):
+        text += f" | {cycle_reading([result.value(split, _CYCLES) for result in results])[0]}/{total}"
+    return TableCell(text, passed / total)
 
 
 def tries_table(study: Study, name: str) -> PageTable | None:

@@ -37,6 +37,8 @@ HOLDS: dict[str, Any] = {"color": "#e4efe6", "linewidth": 0, "zorder": 0}
 """The side of a threshold on which a relation holds."""
 GRID: dict[str, Any] = {"color": "#e6e6e6", "linewidth": 0.7, "zorder": 0}
 TITLE: dict[str, Any] = {"fontsize": 10, "loc": "left", "wrap": True}
+NAME: dict[str, Any] = {"fontsize": 8, "loc": "left"}
+"""The name of a curve above its panel."""
 LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 8.5}
 
 _MARKERS = "osD^vP*Xp"

@@ -59,6 +59,7 @@ class Cell:
         learning_rate: Peak learning rate.
         seed: Seed of the weights.
         learning_rate_grid: The rates among which this one was chosen; empty during the search.
+        keep: Whether the final checkpoint stays in the results folder; no part of what defines the run.
     """
 
     place: Mapping[str, Any]
@@ -73,6 +74,7 @@ class Cell:
     learning_rate: float
     seed: int
     learning_rate_grid: tuple[float, ...] = ()
+    keep: bool = False
 
     @property
     def name(self) -> str:
@@ -105,6 +107,7 @@ class Cell:
             stop_at=own["stop_at"],
             give_up=tuple(own["give_up"]) if own["give_up"] else None,
             evaluate=dict(self.evaluate),
+            keep=self.keep,
         )
 
     @functools.cached_property

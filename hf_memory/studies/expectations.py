@@ -12,9 +12,13 @@ from typing import Any
 from hf_memory.names import check_names
 
 QUANTITIES = (
-    "value", "extrapolation_length", "lr_window", "grid_regret", "steps_to", "late_drop", "bump",
+    "value", "extrapolation_length", "longest_trained", "lr_window", "grid_regret", "steps_to", "late_drop", "bump",
+    "seed_reading", "cycle_reading",
 )  # fmt: skip
-"""``value`` is the metric on a split at the end of training; the others: :mod:`hf_memory.studies.statistics`."""
+"""``value`` is the metric on a split at the end of training. ``longest_trained`` is the longest training length of the
+axis ``length`` whose metric is above ``theta``, there and at every shorter one. The others:
+:mod:`hf_memory.studies.statistics`; the two readings are 1 for a run that passes and 0 for one that does not.
+"""
 
 RELATIONS = (">=", ">", "<=", "<")
 RATES = ("chosen", "fixed", "best")
@@ -25,7 +29,14 @@ OVER = ("mean", "max", "min", "named")
 search name the arm that is furthest in the direction of the relation, and it is judged on fresh ones.
 """
 
+WHEN = ("end", "crossing")
+"""When a run is tested: at its end, or at the look at which it first crossed the level ``crossing`` of ``evaluate``,
+and at its end where it never did.
+"""
+
 _SEARCHED = ("lr_window", "grid_regret")
+_CYCLES = "rows_3_of_5"
+"""The metric that the reading by cycles counts, where none is named."""
 
 
 def matches(place: Mapping[str, Any], at: Mapping[str, Any]) -> bool:
@@ -48,6 +59,7 @@ class Measure:
         rate: One of :data:`RATES`, for quantities that belong to one learning rate.
         theta: Level for windows and steps; with ``of_best`` it is a share of the arm's own best value.
         of_best: See ``theta``.
+        when: One of :data:`WHEN`, for values and the lengths that they reach.
     """
 
     arms: tuple[str, ...]
@@ -60,9 +72,11 @@ class Measure:
     rate: str = "chosen"
     theta: float = 0.9
     of_best: bool = False
+    when: str = "end"
 
     def __post_init__(self) -> None:
         check_names([self.quantity], QUANTITIES, "quantity")
+        check_names([self.when], WHEN, "when")
         check_names([self.over], OVER, "over")
         check_names([self.rate], RATES, "rate")
         if not self.arms:
@@ -72,6 +86,10 @@ class Measure:
     def needs_history(self) -> bool:
         """Whether it is read off evaluations during training."""
         return self.quantity in ("steps_to", "late_drop", "bump", "lr_window")
+
+    def metric_in(self, default: str) -> str:
+        """The metric that is read, in a recipe with this one."""
+        return self.metric or (_CYCLES if self.quantity == "cycle_reading" else default)
 
     @property
     def stage(self) -> str:
@@ -84,8 +102,9 @@ class Measure:
         what = self.quantity.replace("_", " ")
         if self.quantity == "value":
             what = (self.metric or "metric").replace("_", " ")
-        if self.quantity in ("lr_window", "steps_to", "extrapolation_length"):
+        if self.quantity in ("lr_window", "steps_to", "extrapolation_length", "longest_trained", "seed_reading"):
             what += f" at {self.theta:g}{' of its best' if self.of_best else ''}"
+        what += " at the first crossing" if self.when == "crossing" else ""
         where = "" if self.quantity == "extrapolation_length" else f" on {self.split}"
         where += f" minus that on {self.minus}" if self.minus else ""
         place = "".join(f", {axis} {value}" for axis, value in self.at.items())
@@ -147,6 +166,8 @@ class Expectation:
             raise ValueError(
                 f"over: {lucky} of several arms, {self.relation}: the arm is named after the fact; use named"
             )
+        if self.left.over == "named" and self.left.quantity == "longest_trained":
+            raise ValueError("over: named needs a quantity of single runs, which longest_trained is not")
         if isinstance(self.right, Measure) and self.right.over == "named":
             raise ValueError("over: named is for the left side of a relation")
 

@@ -10,10 +10,20 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hf_memory.data.specification import length_bounds
 from hf_memory.experiments.metrics import extrapolation_length
 from hf_memory.studies.expectations import Expectation, Measure
 from hf_memory.studies.outcomes import Result, Study
-from hf_memory.studies.statistics import bump, grid_regret, late_drop, left_plateau, steps_to, window
+from hf_memory.studies.statistics import (
+    bump,
+    cycle_reading,
+    grid_regret,
+    late_drop,
+    left_plateau,
+    seed_reading,
+    steps_to,
+    window,
+)
 from hf_memory.studies.verdicts import LOOKS, Tally, Verdict, decide, decide_in_looks
 
 
@@ -168,7 +178,7 @@ def _in_search(study: Study, measure: Measure) -> list[float]:
             raise UndecidedError(f"runs of {place['arm']} are missing")
         searched = [result for result in study.at_place(place) if result.cell.stage == "search"]
         chosen = [result for result in searched if math.isclose(result.cell.learning_rate, choice.learning_rate)]
-        values += [_quantity(result, measure, measure.metric or study.recipe.metric_name) for result in chosen]
+        values += [_quantity(result, measure, measure.metric_in(study.recipe.metric_name)) for result in chosen]
     if not values:
         raise UndecidedError(f"this profile has no run of {', '.join(measure.arms)} there")
     return values
@@ -188,14 +198,32 @@ def by_seed(study: Study, measure: Measure, plateau_counts: bool = False) -> tup
     missing = set(measure.arms) - {result.arm for result in results}
     if missing:
         raise UndecidedError(f"this profile has no run of {', '.join(sorted(missing))} there")
-    found, stuck = [], set[int]()
-    for place in study.places(results):
+    found, stuck, places = [], set[int](), study.places(results)
+    for place in places:
         values, lingering = _at_place(study, place, measure)
         found.append(values)
         stuck |= lingering
+    if measure.quantity == "longest_trained":
+        found = _longest_lengths(places, found, measure.theta)
     shared = [seed for seed in found[0] if all(seed in values for values in found)]
     combined = {seed: _combine(measure.over, [values[seed] for values in found]) for seed in shared}
     return combined, set() if plateau_counts else stuck & set(shared)
+
+
+def _longest_lengths(
+    places: Sequence[Mapping[str, Any]], found: Sequence[Mapping[int, float]], theta: float
+) -> list[dict[int, float]]:
+    """For each place without its training length, the longest length that was learned with all shorter ones."""
+    groups: dict[str, dict[int, Mapping[int, float]]] = {}
+    for place, values in zip(places, found, strict=True):
+        rest = {axis: value for axis, value in place.items() if axis != "length"}
+        groups.setdefault(repr(sorted(rest.items())), {})[length_bounds(place["length"])[1]] = values
+    reached = []
+    for by_length in groups.values():
+        shared = [seed for seed in next(iter(by_length.values())) if all(seed in own for own in by_length.values())]
+        curves = {seed: {length: own[seed] for length, own in by_length.items()} for seed in shared}
+        reached.append({seed: float(extrapolation_length(curve, theta)) for seed, curve in curves.items()})
+    return reached
 
 
 def _combine(over: str, values: Sequence[float]) -> float:
@@ -206,7 +234,7 @@ def _combine(over: str, values: Sequence[float]) -> float:
 
 def _at_place(study: Study, place: Mapping[str, Any], measure: Measure) -> tuple[dict[int, float], set[int]]:
     """A measure for each seed at one place, and the seeds whose run is on the plateau."""
-    metric = measure.metric or study.recipe.metric_name
+    metric = measure.metric_in(study.recipe.metric_name)
     if measure.stage == "search":
         return _over_rates(study, place, measure, metric)
     results = study.at_rate(place, measure.rate)
@@ -254,6 +282,24 @@ def _is_stuck(study: Study, result: Result) -> bool:
     return not result.has_diverged and not left_plateau(value, study.recipe.plateau)
 
 
+_OF_TESTS = ("value", "longest_trained", "extrapolation_length", "seed_reading", "cycle_reading")
+"""Quantities that are read off the tests of a run, and not off its training."""
+
+
+def _of_tests(result: Result, measure: Measure, metric: str) -> float:
+    """A measure of the tests of one run, at its end or where it first crossed the level of its recipe."""
+    read = result.at_crossing if measure.when == "crossing" else result.value
+    if measure.quantity == "extrapolation_length":
+        rows = [row for row in result.rows.values() if row.split == f"test_{row.length}"]
+        return float(extrapolation_length({row.length: read(row.split, metric) for row in rows}, measure.theta))
+    value = read(measure.split, metric)
+    if measure.quantity == "seed_reading":
+        return float(seed_reading([value], measure.theta)[0])
+    if measure.quantity == "cycle_reading":
+        return float(cycle_reading([value])[0])
+    return value - read(measure.minus, metric) if measure.minus else value
+
+
 def _quantity(result: Result, measure: Measure, metric: str) -> float:
     """A measure of one run. A run that diverged never gets to a level.
 
@@ -261,13 +307,8 @@ def _quantity(result: Result, measure: Measure, metric: str) -> float:
         UndecidedError: The run has no such quantity: a split or metric was not measured, or its history is lost.
     """
     try:
-        if measure.quantity == "value":
-            value = result.value(measure.split, metric)
-            return value - result.value(measure.minus, metric) if measure.minus else value
-        if measure.quantity == "extrapolation_length":
-            rows = [row for row in result.rows.values() if row.split == f"test_{row.length}"]
-            reached = {row.length: result.value(row.split, metric) for row in rows}
-            return float(extrapolation_length(reached, measure.theta))
+        if measure.quantity in _OF_TESTS:
+            return _of_tests(result, measure, metric)
         curve = result.judged_curve(measure.split, "loss" if measure.quantity == "bump" else metric)
     except ValueError as error:
         raise UndecidedError(str(error)) from error

@@ -1,7 +1,8 @@
 """What a sweep has found so far: its cells with their rows, errors and histories, and the rates they lead to.
 
 A sweep's record, ``<recipe>.<profile>.sweep.json``, lies beside the rows. It holds the recipe, the cells with their
-digests, and the sizes of the settings; everything else is read from rows.
+digests, and the sizes of the settings; everything else is read from rows. A recipe that judges the runs of another one
+has a record alone, which names the folder of the runs.
 """
 
 import dataclasses
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_memory.data.specification import length_bounds
+from hf_memory.experiments.evaluation import GENERATED
 from hf_memory.experiments.results import SWEEP_ENDING, Row, cell_path, recover_cell
 from hf_memory.names import file_name
 from hf_memory.storage import encode, read_json, sealed, unsealed, write_text
@@ -23,6 +25,7 @@ from hf_memory.studies.expectations import matches
 from hf_memory.studies.plans import Setting, search_place
 from hf_memory.studies.recipes import Recipe
 from hf_memory.studies.watched import HistoryPoint, read_history
+from hf_memory.tasks import task_class
 
 logger = logging.getLogger(__name__)
 
@@ -83,11 +86,33 @@ class Result:
         if split not in splits:
             raise ValueError(f"split: {self.cell.name} has no {split!r} (known: {', '.join(splits)})")
         parts = splits[split].parts
-        levels = [part.task.known_chance(metric, length_bounds(part.length)[1]) for part in parts]
+        own = metric.removeprefix(GENERATED)
+        levels = [part.task.known_chance(own, length_bounds(part.length)[1]) for part in parts]
         known = [level for level in levels if level is not None]
         if len(known) < len(levels):
             return 0.0
         return statistics.fmean(known, weights=[part.num_examples for part in parts])
+
+    @property
+    def crossing(self) -> int | None:
+        """Steps at the first look above the level ``crossing`` of the recipe; None where there is none."""
+        level, metric = self.cell.evaluate.get("crossing"), task_class(self.cell.task).headline_metric
+        above = (steps for steps, value in self.curve("validation", metric) if level is not None and value > level)
+        return next(above, None)
+
+    def at_crossing(self, split: str, metric: str) -> float:
+        """Value of a metric on a split at the first crossing; at the end for a run that never crossed, or diverged.
+
+        Raises:
+            ValueError: If the cell is not finished, or the split was not evaluated then.
+        """
+        steps = self.crossing
+        if steps is None or self.has_diverged:
+            return self.value(split, metric)
+        found = [p.values for p in self.history if p.steps == steps and p.split == split and metric in p.values]
+        if not found:
+            raise ValueError(f"history: {self.cell.name} has no {metric!r} on {split!r} at its first crossing")
+        return found[0][metric]
 
     def curve(self, split: str, metric: str) -> list[tuple[int, float]]:
         """Steps and value of each evaluation during training; empty where there is none of that metric."""
@@ -153,7 +178,30 @@ class Study:
         unknown = [axis for axis in at if axis not in self.recipe.grid]
         if unknown:
             raise ValueError(f"at: {unknown[0]!r} is no axis of the grid (known: {', '.join(self.recipe.grid)})")
-        return [result for result in self.results if result.arm in arms and matches(result.cell.place, at)]
+        found = [result for result in self.results if result.arm in arms and matches(result.cell.place, at)]
+        if self.recipe.first_depth is None or "depth" in at:
+            return found
+        passed = [place for place in self.places(found) if self._is_passed_over(place)]
+        return [result for result in found if dict(result.cell.place) not in passed]
+
+    def settled_depth(self, place: Mapping[str, Any]) -> int | None:
+        """The first depth of the grid at which the search of a place went above ``first_depth``.
+
+        It is the last one where none did; None while runs are missing, and where no depth is searched.
+        """
+        if self.recipe.first_depth is None:
+            return None
+        for depth in self.recipe.grid["depth"]:
+            choice = self.choice({**place, "depth": depth})
+            if choice is None:
+                return None
+            if choice.curve[choice.learning_rate] > self.recipe.first_depth:
+                break
+        return int(depth)
+
+    def _is_passed_over(self, place: Mapping[str, Any]) -> bool:
+        """Whether the search for a depth has settled on another one."""
+        return self.settled_depth(place) not in (None, place["depth"])
 
     def places(self, results: Sequence[Result] | None = None) -> list[dict[str, Any]]:
         """The distinct places of results, in order."""
@@ -254,12 +302,18 @@ def record_path(results: Path, recipe: Recipe) -> Path:
 
 
 def write_record(
-    results: Path, recipe: Recipe, settings: Sequence[Setting], cells: Sequence[Cell], complete: bool = False
+    results: Path,
+    recipe: Recipe,
+    settings: Sequence[Setting],
+    cells: Sequence[Cell],
+    complete: bool = False,
+    runs_in: str = ".",
 ) -> Path:
-    """Write what a sweep consists of so far."""
+    """Write what a sweep consists of so far. Runs lie beside the record, or in the folder ``runs_in`` from there."""
     content = {
         "format": FORMAT,
         "complete": complete,
+        **({} if runs_in == "." else {"runs_in": runs_in}),
         "recipe": recipe.to_json(),
         "sizes": [{"place": setting.place, **dataclasses.asdict(setting.size)} for setting in settings],
         "cells": [{"digest": cell.digest, **_cell_values(cell)} for cell in cells],
@@ -287,9 +341,19 @@ def read_study(record: Path) -> Study:
         recipe = Recipe.from_json(values["recipe"])
         cells = [(cell.pop("digest"), read_cell(cell)) for cell in values["cells"]]
         sizes, complete = tuple(values["sizes"]), bool(values["complete"])
+        folder = _runs_in(record, values)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{record} is no record of a sweep ({error}); run the sweep again to rebuild it") from error
-    return dataclasses.replace(assemble(record.parent, recipe, cells), sizes=sizes, complete=complete)
+    return dataclasses.replace(assemble(folder, recipe, cells), sizes=sizes, complete=complete)
+
+
+def runs_of_record(record: Path) -> Path:
+    """The folder in which the runs of a sweep lie, by its record."""
+    return _runs_in(record, read_json(record))
+
+
+def _runs_in(record: Path, values: Mapping[str, Any]) -> Path:
+    return record.parent / str(values.get("runs_in", "."))
 
 
 def read_cell(values: Mapping[str, Any]) -> Cell:

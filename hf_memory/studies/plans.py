@@ -67,6 +67,7 @@ class Setting:
             learning_rate=learning_rate,
             seed=seed,
             learning_rate_grid=tuple(grid),
+            keep=recipe.keeps_checkpoints and stage != "search",
         )
 
 
@@ -105,11 +106,12 @@ def _setting(recipe: Recipe, place: Mapping[str, Any], num_train: int) -> Settin
     fields = {"num_hidden_layers": 2, **recipe.model, **(arm.get("model") or {}), **recipe.at(place, "model")}
     if "depth" in place:
         fields["num_hidden_layers"] = place["depth"]
-    by, ratio, field = recipe.sizing["by"], recipe.sizing["mlp_ratio"], arm.get("size_field") or "hidden_size"
+    by, field = recipe.sizing["by"], arm.get("size_field") or "hidden_size"
+    ratio = recipe.sizing["mlp_ratio"] if arm.get("mlp_ratio") is None else arm["mlp_ratio"]
     target = arm.get("width") or place.get("width" if by == "hidden" else "size", recipe.sizing["value"])
     if target is None:
         target = fields.get("hidden_size", 64)
-    length = length_bounds(specification.train_length)[1]
+    length, training = length_bounds(specification.train_length)[1], recipe.training_at(place)
     if "hidden_size" not in fields and field != "hidden_size":
         raise ValueError(f"model: hidden_size must be given where an arm is sized by {field}")
     size = find_size(arm["mixer"], specification.task, length, fields, by, target, field=field, mlp_ratio=ratio)
@@ -119,22 +121,29 @@ def _setting(recipe: Recipe, place: Mapping[str, Any], num_train: int) -> Settin
         config=place.get("config", recipe.config),
         data={"num_train": num_train, **recipe.data_at(place)},
         fields=fields_for_length(arm["mixer"], {**fields, **size.fields}, specification),
-        training=recipe.training_at(place),
+        training=training,
         size=size,
         row_length=specification.task.row_length(length),
-        eval_tokens=_eval_tokens(specification, recipe.evaluate),
+        eval_tokens=_eval_tokens(specification, recipe.evaluate, training["steps"]),
     )
 
 
-def _eval_tokens(specification: Specification, evaluate: Mapping[str, Any]) -> int:
+def _eval_tokens(specification: Specification, evaluate: Mapping[str, Any], steps: int) -> int:
     """Tokens of the evaluations during and after training."""
-    total = 0
+    total, looks = 0, math.ceil(steps / evaluate["every"]) if evaluate.get("every") else evaluate["points"]
     for name, split in specification.splits.items():
         columns = split.parts[0].task.row_length(length_bounds(split.parts[0].length)[1])
         total += 0 if name == "train" else columns * split.num_examples
         if name in evaluate["splits"]:
-            total += evaluate["points"] * columns * min(evaluate["rows"], split.num_examples)
+            total += looks * columns * min(evaluate["rows"], split.num_examples)
     return total
+
+
+def by_depth(recipe: Recipe, settings: Sequence[Setting]) -> list[list[Setting]]:
+    """Settings in the order in which their searches run: depth by depth where a depth is searched, else together."""
+    if recipe.first_depth is None:
+        return [list(settings)]
+    return [[setting for setting in settings if setting.place["depth"] == depth] for depth in recipe.grid["depth"]]
 
 
 def search_place(recipe: Recipe, place: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from transformers import SchedulerType
 
 from hf_memory.experiments.schema import Either, Fields, Flag, Kind, ListOf, MapOf, Maybe, Number, Pair, Plain, Text
-from hf_memory.studies.expectations import OVER, QUANTITIES, RATES, RELATIONS
+from hf_memory.studies.expectations import OVER, QUANTITIES, RATES, RELATIONS, WHEN
 
 PROFILES = ("smoke", "cpu", "cpu_long", "full")
 """Names of profiles: seconds; half an hour on two cores; up to four hours on them; the setting of the paper."""
@@ -40,6 +40,7 @@ _ARM: dict[str, Kind] = {
     "model": Maybe(_VALUES),
     "training": Maybe(Fields(TRAINING_KEYS)),
     "size_field": Maybe(Text()),
+    "mlp_ratio": Maybe(Number(0, 1000)),
     "width": Maybe(_WIDTH),
     "learning_rate": Maybe(_RATE),
 }
@@ -69,6 +70,7 @@ _MEASURE = Fields(
         "rate": Text(RATES),
         "theta": Number(),
         "of_best": Flag(),
+        "when": Text(WHEN),
     },
     needed=("arms",),
 )
@@ -118,13 +120,19 @@ SCHEMA: dict[str, Kind] = {
     "evaluate": Fields(
         {
             "points": Number(0, 10_000, whole=True),
+            "every": Number(1, 10**9, whole=True),
             "splits": ListOf(Text(), distinct=True),
             "rows": Number(1, 10**9, whole=True),
-            "mechanisms": Flag(),
+            "crossing": Number(),
+            "slices": MapOf(ListOf(Text(), least=1, distinct=True)),
+            **dict.fromkeys(("mechanisms", "generate", "decays"), Flag()),
         }
     ),
     "metric": Maybe(Text()),
     "plateau": Maybe(Number()),
+    "first_depth": Maybe(Number()),
+    "checkpoints": Maybe(Flag()),
+    "runs_of": Maybe(Text()),
     "control": Maybe(Fields(_CONTROL, needed=("arms", "at_least"))),
     "expectations": Maybe(ListOf(_EXPECTATION)),
     "changed": Maybe(ListOf(MapOf(Text()))),

@@ -65,8 +65,8 @@ class Recipe:
         sizing: ``by`` one of :data:`hf_memory.studies.recipe_schema.SIZINGS`, to ``value``; ``mlp_ratio`` is the
             MLP's width over the model's.
         arms: By name: ``mixer`` (by default the name), further ``model`` fields and ``training`` keys,
-            ``size_field``, the config field by which the arm is sized (by default ``hidden_size``), ``width``, in place
-            of the value of ``sizing``, and ``learning_rate``, a rate for which nothing is searched.
+            ``size_field``, the config field by which the arm is sized (by default ``hidden_size``), ``width`` and
+            ``mlp_ratio`` in place of those of ``sizing``, and ``learning_rate``, a rate for which nothing is searched.
         grid: Axes over which every arm runs: ``config``, ``length``, ``width`` or ``size`` (the value of ``sizing``),
             ``depth``, and any ``data.<keyword>``, ``model.<field>`` or ``training.<key>``.
         learning_rates: The grid of peak learning rates, rising.
@@ -79,10 +79,19 @@ class Recipe:
             of claims that it leaves open those of the next. With ``rows: own`` each seed brings rows and order of its
             own, the same for all arms; else all have those of data seed 0.
         search_on: Values of grid axes: the learning rate is searched there only and holds for all others.
-        evaluate: Evaluations during training: the number of log-spaced ``points``, the ``splits`` and the number of
-            ``rows`` of each. With ``mechanisms: true`` counterfactual recall and induction are measured as well.
+        evaluate: Evaluations during training: the number of log-spaced ``points``, or ``every`` so many steps; the
+            ``splits`` and the number of ``rows`` of each. At the first look at which the headline metric on
+            ``validation`` is above ``crossing``, all splits are evaluated. With ``mechanisms: true`` counterfactual
+            recall and induction are measured as well. At the end, with ``generate: true``, the model also writes the
+            answers itself, whose metrics have ``generated_`` before their names; with ``decays: true``, what is left of
+            a state until it is due; and ``slices: {stale: [age]}`` tells a metric apart by annotations of the task.
         metric: The metric that is judged; by default the headline metric of the task.
         plateau: Level of the metric at which runs linger before they learn; None where there is none.
+        first_depth: Depths of the grid are tried in order until the mean over the search's seeds on ``validation`` is
+            above this level; the first such depth, else the last one, alone is judged. None for all depths.
+        checkpoints: Whether the final checkpoint of every run after the search stays in the results folder; by default
+            in all profiles but ``full``, whose models may be large.
+        runs_of: Name of a recipe whose runs these are: nothing is trained, and its folder is read. None for own runs.
         control: The run that must work for anything else to count: the best of ``arms`` on ``split`` is ``at_least``.
         expectations: What the claim predicts, judged by :mod:`hf_memory.studies.judging`. One with ``for_each``, a list
             of arms, stands for one expectation per arm, whose name takes the place of ``{arm}``.
@@ -112,6 +121,9 @@ class Recipe:
     evaluate: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     metric: str | None = None
     plateau: float | None = None
+    first_depth: float | None = None
+    checkpoints: bool | None = None
+    runs_of: str | None = None
     control: Mapping[str, Any] | None = None
     expectations: tuple[Expectation, ...] = ()
     changed: tuple[Mapping[str, str], ...] = ()
@@ -119,8 +131,7 @@ class Recipe:
     def __post_init__(self) -> None:
         for name, defaults in (("training", TRAINING), ("sizing", SIZING), ("evaluate", EVALUATE), ("seeds", SEEDS)):
             object.__setattr__(self, name, {**defaults, **getattr(self, name)})
-        if self.evaluate.get("mechanisms") and self.task not in TASKS_WITH_PAIRS:
-            raise ValueError(f"evaluate: mechanisms need one of {', '.join(TASKS_WITH_PAIRS)}, got {self.task}")
+        _check_evaluate(self)
         _check_arms(self)
         _check_grid(self)
         _check_rates(self)
@@ -134,6 +145,11 @@ class Recipe:
     def metric_name(self) -> str:
         """The metric that is judged."""
         return self.metric or task_class(self.task).headline_metric
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """Whether final checkpoints stay in the results folder."""
+        return self.profile != "full" if self.checkpoints is None else self.checkpoints
 
     def places(self) -> list[dict[str, Any]]:
         """Every arm at every point of the grid."""
@@ -209,6 +225,18 @@ def _filled(value: Any, arm: str) -> Any:
     return value.replace("{arm}", arm) if isinstance(value, str) else value
 
 
+def _check_evaluate(recipe: Recipe) -> None:
+    wanted, task = recipe.evaluate, task_class(recipe.task)
+    if wanted.get("mechanisms") and recipe.task not in TASKS_WITH_PAIRS:
+        raise ValueError(f"evaluate: mechanisms need one of {', '.join(TASKS_WITH_PAIRS)}, got {recipe.task}")
+    if wanted.get("generate") and task.head != "causal":
+        raise ValueError(f"evaluate: generate needs a task whose answers are written, got {recipe.task}")
+    if wanted.get("every") and wanted["points"]:
+        raise ValueError("evaluate: points and every exclude each other; give points: 0")
+    if wanted.get("crossing") is not None and "validation" not in wanted["splits"]:
+        raise ValueError("evaluate: crossing needs validation among the splits")
+
+
 def _check_arms(recipe: Recipe) -> None:
     arms = {}
     for name, arm in recipe.arms.items():
@@ -238,6 +266,11 @@ def _check_grid(recipe: Recipe) -> None:
     if by != "hidden" and recipe.sizing["value"] is None and "size" not in recipe.grid:
         raise ValueError(f"sizing: value must be given for sizing by {by}, or the axis size of grid")
     check_names(recipe.search_on, recipe.grid, "axis of search_on")
+    depths = list(recipe.grid.get("depth", ()))
+    if recipe.first_depth is not None and (not depths or depths != sorted(depths) or recipe.extend is not None):
+        raise ValueError("first_depth needs the axis depth of grid, in rising order, and extend: null")
+    if recipe.first_depth is not None and "depth" in recipe.search_on:
+        raise ValueError("search_on: each depth has a search of its own where first_depth is given")
 
 
 def _check_rates(recipe: Recipe) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from hf_memory.experiments.schema import Fields, Maybe, Plain
-from hf_memory.names import check_names, nearest
+from hf_memory.names import by_number, check_names, nearest
 from hf_memory.studies.recipe_schema import PROFILES, check_overrides, check_values
 from hf_memory.studies.recipes import Recipe
 from hf_memory.studies.registration import check_readable
@@ -32,7 +32,7 @@ def shipped_files(kind: str) -> dict[str, Path]:
     root = Path(__file__).resolve().parents[2]
     folders = (root / place / kind for place in ("hf_memory", "examples"))
     folder = next((folder for folder in folders if folder.is_dir()), root)
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"), key=lambda path: by_number(path.name))}
 
 
 def find_file(name: str | os.PathLike[str], kind: str) -> Path:
@@ -202,11 +202,13 @@ def _smoke(values: dict[str, Any]) -> dict[str, Any]:
         "training": training,
         "learning_rates": [rate],
         "extend": None,
+        "runs_of": None,
         "data": {**(values.get("data") or {}), **_SMOKE},
         "seeds": {"search": (seeds.get("search") or [0])[:1], **after, "rows": seeds.get("rows", "shared")},
         "evaluate": {
             **(values.get("evaluate") or {}),
             "points": min(2, (values.get("evaluate") or {}).get("points", 0)),
+            **({"every": 2} if (values.get("evaluate") or {}).get("every") else {}),
         },
     }
 

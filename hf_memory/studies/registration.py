@@ -10,7 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 from hf_memory.data.specification import Specification, length_bounds
+from hf_memory.experiments.evaluation import GENERATED
+from hf_memory.experiments.further import DECAYS, is_slice
+from hf_memory.experiments.generation import answer_blocks
 from hf_memory.experiments.mechanisms import MEASURES
 from hf_memory.experiments.metrics import metric_names
 from hf_memory.mixers.auto import mixer_config
@@ -40,6 +46,7 @@ def check_readable(recipe: Recipe) -> None:
             raise ValueError(f"evaluate: {unknown[0]!r} is no split of {_where(place)} (known: {known})")
         _check_metric(recipe, specification, "validation", recipe.metric_name, "metric")
         _check_length(recipe, specification, place)
+        _check_answers(recipe, specification)
         for claim, measure in _measures(recipe):
             if place["arm"] in measure.arms and matches(place, measure.at):
                 _check_measure(recipe, specification, measure, claim)
@@ -55,6 +62,15 @@ def _check_length(recipe: Recipe, specification: Specification, place: Mapping[s
             f"model: max_position_embeddings of {_where(place)} must be {specification.longest_row}, the longest row "
             f"that is evaluated, or be left out; got {given}"
         )
+
+
+def _check_answers(recipe: Recipe, specification: Specification) -> None:
+    """Raise where a model is to write answers that are not one block of their row."""
+    if recipe.evaluate.get("generate"):
+        for split in specification.splits.values():
+            part = split.parts[0]
+            _, labels = part.task.sample(np.random.default_rng(0), length_bounds(part.length)[0], 2)
+            answer_blocks(torch.from_numpy(labels))
 
 
 def _check_to_the_end(recipe: Recipe) -> None:
@@ -75,7 +91,13 @@ def _measures(recipe: Recipe) -> list[tuple[str, Measure]]:
 
 def _check_measure(recipe: Recipe, specification: Specification, measure: Measure, claim: str) -> None:
     """Check one measure at one place."""
-    metric = measure.metric or recipe.metric_name
+    metric = measure.metric_in(recipe.metric_name)
+    if metric.startswith(GENERATED) and measure.needs_history:
+        raise ValueError(f"metric in {claim!r}: {metric} is measured at the end of a run alone; looks have the others")
+    if measure.when == "crossing" and recipe.evaluate.get("crossing") is None:
+        raise ValueError(f"when in {claim!r}: evaluate has no crossing")
+    if measure.quantity == "longest_trained" and "length" not in recipe.grid:
+        raise ValueError(f"quantity in {claim!r}: longest_trained needs the axis length of grid")
     for split in filter(None, (measure.split, measure.minus)):
         check_names([split], specification.splits, f"split in {claim!r}")
         _check_metric(recipe, specification, split, metric, f"metric in {claim!r}")
@@ -90,14 +112,18 @@ def _check_measure(recipe: Recipe, specification: Specification, measure: Measur
             raise ValueError(f"quantity in {claim!r}: grid_regret needs the learning rates {missing}")
     if measure.needs_history:
         check_names([measure.split], recipe.evaluate["splits"], f"split of evaluate in {claim!r}")
-        if recipe.evaluate["points"] < HOLD and recipe.profile != "smoke":
+        if not recipe.evaluate.get("every") and recipe.evaluate["points"] < HOLD and recipe.profile != "smoke":
             raise ValueError(f"evaluate: points must be at least {HOLD} for {measure.quantity} in {claim!r}")
 
 
 def _check_metric(recipe: Recipe, specification: Specification, split: str, metric: str, kind: str) -> None:
     part = specification.splits[split].parts[0]
     known = metric_names(part.task, length_bounds(part.length)[0])
-    check_names([metric], (*known, *(MEASURES if recipe.evaluate.get("mechanisms") else ())), kind)
+    further = [*(MEASURES if recipe.evaluate.get("mechanisms") else ())]
+    further += DECAYS if recipe.evaluate.get("decays") else ()
+    further += [f"{GENERATED}{name}" for name in known if name != "loss"] if recipe.evaluate.get("generate") else []
+    if not is_slice(metric, recipe.evaluate.get("slices") or {}):
+        check_names([metric], (*known, *further), kind)
 
 
 def _where(place: Mapping[str, Any]) -> str:

@@ -152,20 +152,21 @@ def seeds_that_pass(values: Sequence[float], threshold: float) -> tuple[int, int
     return sum(value > threshold for value in values), len(values)
 
 
-def seed_reading(exact: Sequence[Sequence[Sequence[bool]]], share: float = 0.9) -> tuple[int, int]:
+def seed_reading(shares: Sequence[float], share: float = 0.9) -> tuple[int, int]:
     """Read "3 of 5" over seeds: in how many runs at least ``share`` of all intervals are exact, and how many runs.
 
     Args:
-        exact: For each run and sequence, whether each complete interval was exact.
+        shares: For each run, the share of its complete intervals that are exact; NaN is a miss.
         share: Share of the intervals of a run that must be exact.
     """
-    rates = [[hit for sequence in run for hit in sequence] for run in exact]
-    return sum(bool(hits) and sum(hits) >= share * len(hits) for hits in rates), len(exact)
+    return sum(found >= share for found in shares), len(shares)
 
 
-def cycle_reading(run: Sequence[Sequence[bool]], needed: int = 3, cycles: int = 5) -> tuple[int, int]:
-    """Read "3 of 5" over cycles: in how many sequences ``needed`` of the first ``cycles`` intervals are exact.
+def cycle_reading(shares: Sequence[float]) -> tuple[int, int]:
+    """Read "3 of 5" over cycles: in how many runs more than half of the sequences pass, and how many runs.
 
-    The second number is that of the sequences. The run passes if more than half of them do.
+    Args:
+        shares: For each run, the share of its sequences with at least three exact intervals among their first five;
+            NaN is a miss.
     """
-    return sum(sum(sequence[:cycles]) >= needed for sequence in run), len(run)
+    return seeds_that_pass(shares, 0.5)

@@ -14,11 +14,12 @@ from typing import Any
 
 from hf_memory.experiments.provenance import measure_state
 from hf_memory.experiments.training import model_for_task
-from hf_memory.studies.cells import Cell, find_failures
+from hf_memory.studies.cells import Cell, find_failures, state_of
 from hf_memory.studies.judging import judge_study, named, needs_more_seeds
 from hf_memory.studies.outcomes import Choice, Study, assemble, record_path, write_record
 from hf_memory.studies.plans import (
     Setting,
+    by_depth,
     final_cells,
     is_searched,
     make_settings,
@@ -93,7 +94,8 @@ def run_sweep(
         The results of all cells; not ``complete`` where those of other shards are open.
 
     Raises:
-        ValueError: If a setting cannot be sized, before anything is run.
+        ValueError: If a setting cannot be sized, before anything is run; and where the recipe judges the runs of
+            another one, whose folder is ``../../<recipe>/<profile>`` from this one, and a run is not there.
     """
     if stack < 1:
         raise ValueError(f"stack must be at least 1, got {stack}")
@@ -107,16 +109,16 @@ def run_sweep(
     seconds = {key(setting.place): setting.seconds for setting in settings}
     with (
         make_workers(backend, workers, gpu_share) as pool,
-        Runner(recipe.name, results, pool, seconds, stack, progress, other_code, shard) as runner,
+        Runner(recipe.name, runs_folder(recipe, results), pool, seconds, stack, progress, other_code, shard) as runner,
     ):
-        return _Sweep(recipe, settings, runner).run()
+        return _Sweep(recipe, settings, runner, results).run()
 
 
 class _Sweep:
     """The course of one sweep."""
 
-    def __init__(self, recipe: Recipe, settings: list[Setting], runner: Runner):
-        self.recipe, self.results, self.settings, self.runner = recipe, runner.results, settings, runner
+    def __init__(self, recipe: Recipe, settings: list[Setting], runner: Runner, results: Path):
+        self.recipe, self.results, self.settings, self.runner = recipe, results, settings, runner
         self.cells: list[Cell] = []
 
     def run(self) -> Study:
@@ -130,7 +132,8 @@ class _Sweep:
 
     def _run(self) -> None:
         rates = list(self.recipe.learning_rates)
-        self._do(search_cells(self.recipe, self.settings, rates))
+        for settings in by_depth(self.recipe, self.settings):
+            self._do(search_cells(self.recipe, self._unsettled(settings), rates))
         while new := next_rates(self.recipe, rates, self._curves()):
             logger.info("a best rate lies on the edge: %s is added for all arms", new)
             self._do(search_cells(self.recipe, self.settings, new))
@@ -140,7 +143,12 @@ class _Sweep:
             wanted = self._of_open_claims()
             self._do(self._final(rates, [setting for setting in self.settings if setting.place in wanted], look))
         # A run that crashed is tried again by the next sweep; until then no claim that needs it is decided.
-        write_record(self.results, self.recipe, self.settings, self.cells, complete=True)
+        self._write(complete=True)
+
+    def _unsettled(self, settings: Sequence[Setting]) -> list[Setting]:
+        """Settings whose arm has not learned at a smaller depth."""
+        study = self._study()
+        return [s for s in settings if (study.settled_depth(s.place) or s.place.get("depth")) == s.place.get("depth")]
 
     def _choices(self) -> dict[str, Choice | None]:
         """The rate chosen at each place that was searched; None where a run of the search crashed."""
@@ -153,7 +161,9 @@ class _Sweep:
 
     def _final(self, rates: Sequence[float], settings: Sequence[Setting], look: int = 0) -> list[Cell]:
         """The runs after the search that are not planned yet."""
-        choices = self._choices()
+        choices, study = self._choices(), self._study()
+        if self.recipe.first_depth is not None:
+            settings = [s for s in settings if study.settled_depth(s.place) == s.place["depth"]]
         found = [choices.get(key(search_place(self.recipe, setting.place))) for setting in settings]
         chosen = [None if choice is None else choice.learning_rate for choice in found]
         known = {cell.digest for cell in self.cells}
@@ -171,23 +181,51 @@ class _Sweep:
         return wanted
 
     def _study(self) -> Study:
-        return assemble(self.results, self.recipe, [(cell.digest, cell) for cell in self.cells])
+        return assemble(self.runner.results, self.recipe, [(cell.digest, cell) for cell in self.cells])
 
     def _do(self, cells: list[Cell]) -> None:
         """Run cells; the record is written first, so that a report of an unfinished sweep knows what is missing."""
         self.cells += cells
-        write_record(self.results, self.recipe, self.settings, self.cells)
-        self.runner.run(cells)
+        if self.recipe.runs_of is not None:
+            check_finished(self.recipe, self.runner.results, cells)
+        self._write()
+        if self.recipe.runs_of is None:
+            self.runner.run(cells)
+
+    def _write(self, complete: bool = False) -> None:
+        runs_in = os.path.relpath(self.runner.results, self.results)
+        write_record(self.results, self.recipe, self.settings, self.cells, complete, runs_in)
+
+
+def runs_folder(recipe: Recipe, results: Path) -> Path:
+    """Where the runs of a recipe lie: its own folder, or that of the recipe whose runs it judges, beside it."""
+    return results if recipe.runs_of is None else results.parent.parent / recipe.runs_of / recipe.profile
+
+
+def check_finished(recipe: Recipe, folder: Path, cells: Sequence[Cell]) -> None:
+    """Check that runs of another recipe are there.
+
+    Raises:
+        ValueError: One is missing; the message says which command makes it.
+    """
+    missing = [cell for cell in cells if state_of(folder, cell) != "finished"]
+    if missing:
+        raise ValueError(
+            f"runs_of: {len(missing)} of {len(cells)} runs are not in {folder}, {missing[0].name} among them; "
+            f"`hf-memory sweep {recipe.runs_of} --profile {recipe.profile}` makes them"
+        )
 
 
 def dry_run(recipe: Recipe) -> list[Line]:
     """All cells with sizes, state and estimated time; nothing is run.
 
-    The runs after the search are those of the recipe without an extended grid, at a rate still to be chosen.
+    The runs after the search are those of the recipe without an extended grid, at a rate still to be chosen. Where a
+    depth is searched, it is the last one, and no search stops before.
     """
     settings = make_settings(recipe)
     cells = search_cells(recipe, settings, recipe.learning_rates)
-    after = final_cells(recipe, settings, recipe.learning_rates, [recipe.learning_rates[0]] * len(settings))
+    last = by_depth(recipe, settings)[-1]
+    after = final_cells(recipe, last, recipe.learning_rates, [recipe.learning_rates[0]] * len(last))
     state = {key(setting.place): _state_bytes(recipe, setting) for setting in settings}
     by_place = {key(setting.place): setting for setting in settings}
     return [

@@ -16,13 +16,25 @@ from hf_memory.data.builder import load_dataset
 from hf_memory.data.folders import working_folder
 from hf_memory.data.tensors import TensorRows
 from hf_memory.experiments.evaluation import evaluate_lengths, predict, split_metrics
+from hf_memory.experiments.further import add_further
 from hf_memory.experiments.mechanisms import measure_mechanisms
-from hf_memory.experiments.provenance import Run
+from hf_memory.experiments.provenance import Run, save_run
 from hf_memory.experiments.results import Row, cell_path, write_cell
 from hf_memory.experiments.run import Course, Experiment
 from hf_memory.experiments.schema import Fields, ListOf, MapOf, Number, Text
 from hf_memory.experiments.training import MemoryTrainer
-from hf_memory.storage import check_claim, decode, digest, encode, is_file, read_json, sealed, unsealed, write_text
+from hf_memory.storage import (
+    check_claim,
+    copy_folder,
+    decode,
+    digest,
+    encode,
+    is_file,
+    read_json,
+    sealed,
+    unsealed,
+    write_text,
+)
 from hf_memory.studies.lean import LeanTrainer
 from hf_memory.studies.statistics import log_spaced
 
@@ -30,6 +42,9 @@ logger = logging.getLogger(__name__)
 
 WORK = "hf_memory-run"
 """Name of the folders in which runs of sweeps keep their weights while they are at work."""
+
+CHECKPOINTS = "checkpoints"
+"""Folder below the rows that holds the final checkpoints, one folder for each cell."""
 
 Beat = Callable[[int], None]
 """Told of every step."""
@@ -42,8 +57,8 @@ class WatchedExperiment(Experiment):
     Attributes:
         stop_at: Level of the headline metric on ``validation`` above which the run ends; None for none.
         give_up: Level and share of the steps after which a run that is not above it ends; None for none.
-        evaluate: Log-spaced ``points``, ``splits`` and ``rows`` of the evaluations, and with ``mechanisms`` those of
-            :mod:`hf_memory.experiments.mechanisms` as well.
+        evaluate: What is evaluated and when, see :class:`hf_memory.studies.recipes.Recipe`.
+        keep: Whether the checkpoint stays in the results folder; no part of the definition.
     """
 
     trainer_class: ClassVar[type[MemoryTrainer]] = LeanTrainer
@@ -51,6 +66,7 @@ class WatchedExperiment(Experiment):
     stop_at: float | None = None
     give_up: tuple[float, float] | None = None
     evaluate: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    keep: bool = False
 
     def definition(self, arguments: TrainingArguments) -> dict[str, Any]:
         """What defines the run, as JSON values; no weights are drawn for it."""
@@ -62,7 +78,10 @@ class WatchedExperiment(Experiment):
     @property
     def steps(self) -> list[int]:
         """Steps at which the run is evaluated."""
-        return log_spaced(self.evaluate.get("points", 0), self.training["max_steps"])
+        last, every = self.training["max_steps"], self.evaluate.get("every")
+        if every:
+            return sorted({*range(every, last + 1, every), last})
+        return log_spaced(self.evaluate.get("points", 0), last)
 
     def run_into(self, results: Path, beat: Beat) -> list[Row]:
         """Train, evaluate, and write the history and then the rows, whose file says that the run is finished."""
@@ -105,10 +124,15 @@ class WatchedExperiment(Experiment):
         model.save_pretrained(arguments.output_dir)
         run = self._facts(arguments, digest(definition), course)
         splits = {name: rows[name] for name in rows if name != "train"}
-        found = evaluate_lengths(model, self.specification, splits, run=run, progress=False)
+        generate = bool(self.evaluate.get("generate"))
+        found = evaluate_lengths(model, self.specification, splits, run=run, progress=False, generate=generate)
+        found = add_further(found, model, self.specification, splits, self.evaluate)
         found = [as_diverged(row) if math.isnan(row.measured("loss").value) else row for row in found]
         found = [dataclasses.replace(row, **changes) for row in found]
         check_claim(cell_path(results, run.cell))
+        if self.keep:
+            save_run(arguments.output_dir, run)
+            copy_folder(arguments.output_dir, checkpoint_path(results, run.cell))
         write_history(results, run.cell, history.points)
         write_cell(results, definition, found)
         return found
@@ -122,7 +146,9 @@ class WatchedExperiment(Experiment):
             rules.append(f"above {self.stop_at:g} on validation")
         if self.give_up is not None:
             rules.append(f"not above {self.give_up[0]:g} after {self.give_up[1]:.0%} of them")
-        looks = f", looked at {len(self.steps)} log-spaced steps" if len(rules) > 1 else ""
+        every = self.evaluate.get("every")
+        looks = f", looked at every {every} steps" if every else f", looked at {len(self.steps)} log-spaced steps"
+        looks = looks if len(rules) > 1 else ""
         return dataclasses.replace(
             run,
             schedule=f"{run.schedule}, {f'gradients clipped at {clip:g}' if clip else 'no clipping'}, "
@@ -160,6 +186,9 @@ class History(TrainerCallback):
         if mixed and experiment.evaluate.get("mechanisms"):
             raise ValueError(f"evaluate: mechanisms need splits of one law, and {mixed[0]!r} mixes several")
         self._rows = {name: TensorRows(rows[name].select(range(self._size(name, len(rows[name]))))) for name in wanted}
+        # What else is evaluated at the first crossing; None once that is done, or where nobody asks for it.
+        asked = experiment.evaluate.get("crossing") is not None
+        self._others = {name: rows[name] for name in rows if name not in ("train", *wanted)} if asked else None
 
     def _size(self, split: str, num_rows: int) -> int:
         """Rows of a split that are looked at; all where it mixes laws, which are told apart by their order."""
@@ -177,6 +206,10 @@ class History(TrainerCallback):
             logger.warning("the loss is not a number after %d steps: the run ends", state.global_step)
             control.should_training_stop = True
         headline = values.get("validation", {}).get(self.experiment.specification.task.headline_metric)
+        if headline is not None and self._others is not None and headline > self.experiment.evaluate["crossing"]:
+            crossed = {name: self._evaluate(model, name, TensorRows(rows)) for name, rows in self._others.items()}
+            self.points += [HistoryPoint(state.global_step, name, found) for name, found in crossed.items()]
+            self._others = None
         if headline is not None and self._ends(headline, state.global_step / state.max_steps):
             control.should_training_stop = True
 
@@ -202,6 +235,11 @@ _POINT = {"steps": Number(0, 1 << 62, whole=True), "split": Text(), "values": Ma
 _HISTORY = Fields(
     {"cell": Text(), "points": ListOf(Fields(_POINT, needed=tuple(_POINT)), least=1)}, needed=("cell", "points")
 )
+
+
+def checkpoint_path(results: Path, cell: str) -> Path:
+    """The folder of a cell's final checkpoint."""
+    return results / CHECKPOINTS / cell
 
 
 def history_path(results: Path, cell: str) -> Path:

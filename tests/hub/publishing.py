@@ -208,3 +208,28 @@ def push_through_interruptions() -> dict[str, Any]:
     push(model, "me/interrupted")
     whole = len(HfApi().model_info("me/interrupted").siblings)
     return {**first, "half": half, "resumed_log": control(), "whole": whole}
+
+
+def push_a_study() -> dict[str, Any]:
+    """A sweep of two arms, pushed twice, and one of its checkpoints loaded from the Hub."""
+    import torch
+    from transformers import AutoModelForTokenClassification
+
+    import hf_memory.studies.sweep
+    from hf_memory.studies.watched import checkpoint_path
+    from tests.studies.sweep_examples import InlineWorkers, tiny_recipe
+
+    hf_memory.studies.sweep.make_workers = lambda *args: InlineWorkers()
+    claim = {"claim": "LSTM keeps it.", "left": {"arms": "lstm", "split": "test_12"}, "relation": ">=", "right": 0.7}
+    recipe = tiny_recipe(learning_rates=[1e-3], expectations=[claim], title="Tiny parity", claim="It is kept.")
+    study = hf_memory.studies.sweep.run_sweep(recipe, "sweeps/tiny/cpu", progress=False)
+    command("push sweeps/tiny/cpu --repo-id me/tiny-study")
+    control([])
+    command("push sweeps/tiny/cpu --repo-id me/tiny-study")
+    final = next(result for result in study.results if result.cell.stage == "final")
+    local = AutoModelForTokenClassification.from_pretrained(checkpoint_path(Path("sweeps/tiny/cpu"), final.digest))
+    remote = AutoModelForTokenClassification.from_pretrained("me/tiny-study", subfolder=f"checkpoints/{final.digest}")
+    same = all(torch.equal(a, b) for a, b in zip(local.parameters(), remote.parameters(), strict=True))
+    cells = {stage: [r.digest for r in study.results if r.cell.stage == stage] for stage in ("search", "final")}
+    weights = final.rows["validation"].weights_sha256
+    return {"study_cells": cells, "study_same": same, "study_weights": weights, "study_log": control()}

@@ -30,6 +30,14 @@ def loaded(hub: tuple[str, Hub], published: dict, tmp_path_factory: pytest.TempP
     return run(code, environment(root / "home", hub[0]), root, package=False)
 
 
+@pytest.fixture(scope="module")
+def pushed_study(hub: tuple[str, Hub], tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """What the publisher of a study saw."""
+    root = tmp_path_factory.mktemp("study")
+    code = "from tests.hub.publishing import push_a_study\nfound = push_a_study()"
+    return run(code, environment(root / "home", hub[0]), root, package=True)
+
+
 def files(hub: tuple[str, Hub], kind: str, name: str, revision: str = "main") -> dict[str, bytes]:
     commit = hub[1].repos[kind, name].at(revision)
     assert commit is not None
@@ -213,3 +221,39 @@ def test_a_clean_process_generates_and_pushes_with_the_code(hub: tuple[str, Hub]
     assert loaded["generated"] == [1, 5]
     assert loaded["again"]
     assert {"mixers_based.py", "models_modeling.py"} <= set(files(hub, "model", "me/again"))
+
+
+def test_a_study_is_one_repository_with_recipe_rows_page_cards_and_checkpoints(
+    hub: tuple[str, Hub], pushed_study: dict
+) -> None:
+    held = files(hub, "model", "me/tiny-study")
+    search, final = (pushed_study["study_cells"][stage] for stage in ("search", "final"))
+    assert {name for name in held if "/" not in name} == {".gitattributes", "README.md", "recipe.yaml", "rows.parquet"}
+    assert {name for name in held if name.startswith("results/")} == {
+        "results/tiny.cpu.sweep.json", *(f"results/{cell}.jsonl" for cell in (*search, *final)),
+    }  # fmt: skip
+    assert {name.split("/")[1] for name in held if name.startswith("checkpoints/")} == set(final)
+    assert {name.rsplit("/")[-1] for name in held if name.startswith(f"checkpoints/{final[0]}/")} == {
+        *("README.md", "config.json", "model.safetensors", "hf_memory_run.json", "bit_parity_at_8_token_accuracy.png"),
+    }
+    assert {"report/index.html", "report/tiny-verdicts-cpu.png"} <= set(held)
+    assert yaml.safe_load(held["recipe.yaml"])["arms"]["lstm"]["mixer"] == "lstm"
+    assert pq.read_table(io.BytesIO(held["rows.parquet"])).num_rows == 3 * 4
+    assert pushed_study["study_same"]
+    assert [line for line in pushed_study["study_log"] if line.startswith("PUT") or "/commit/" in line] == []
+
+
+def test_the_cards_of_a_study_tell_its_claims_and_how_a_checkpoint_is_loaded(
+    hub: tuple[str, Hub], pushed_study: dict
+) -> None:
+    held, cell = files(hub, "model", "me/tiny-study"), pushed_study["study_cells"]["final"][0]
+    card = ModelCard(held["README.md"].decode())
+    assert card.data.datasets == ["hf_memory/bit_parity"]
+    assert {"study", "lstm", "gru"} <= set(card.data.tags)
+    assert "LSTM keeps it." in card.text
+    assert "Claim: It is kept." in card.text
+    assert f'from_pretrained("me/tiny-study", subfolder="checkpoints/{cell}")' in card.text
+    own = held[f"checkpoints/{cell}/README.md"].decode()
+    assert pushed_study["study_weights"] in own
+    assert f'subfolder="checkpoints/{cell}"' in own
+    assert "trust_remote_code" not in own

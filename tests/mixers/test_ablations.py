@@ -15,6 +15,7 @@ SWITCHES = {
         "gate": (True, False),
         "output_norm": (False, True),
         "negative_eigenvalues": (False, True),
+        "selective": (True, False),
     },
     "linear_transformer": {"conv_kernel": (0, 3), "gate": (False, True), "normalize": (True, False)},
     "based": {

@@ -9,6 +9,7 @@ from huggingface_hub.errors import StrictDataclassError
 from torch.nn import functional as F
 from transformers import MambaConfig, MambaModel
 
+from hf_memory.experiments.provenance import config_digest
 from hf_memory.mixers.mamba import MambaMixer, MemoryMambaConfig, MemoryMambaForCausalLM, MemoryMambaModel
 from tests.mixers.option_checks import assert_laws, assert_spectrum, close, randomised
 
@@ -18,6 +19,8 @@ OPTIONS = [
     {"conv_kernel": 0},
     {"gate": False},
     {"output_norm": True},
+    {"selective": False},
+    {"selective": False, "conv_kernel": 0, "gate": False},
     {"conv_bias": False, "expand": 1, "time_step_rank": 3},
 ]
 
@@ -99,8 +102,12 @@ def test_equals_a_loop_over_the_equations(options):
             x = sum(mixer.conv.weight[:, i] * history[i] for i in range(4))
             x = x + mixer.conv.bias if config.conv_bias else x
         x = x * torch.sigmoid(x)
-        r, B, C = (x @ mixer.x_proj.weight.T).split([mixer.rank, 3, 3], dim=1)
-        dt = torch.log1p(torch.exp(r @ mixer.dt_proj.weight.T + mixer.dt_bias))
+        if config.selective:
+            r, B, C = (x @ mixer.x_proj.weight.T).split([mixer.rank, 3, 3], dim=1)
+            dt = torch.log1p(torch.exp(r @ mixer.dt_proj.weight.T + mixer.dt_bias))
+        else:
+            B, C = mixer.B.expand(2, 3), mixer.C.expand(2, 3)
+            dt = torch.log1p(torch.exp(mixer.dt_bias)).expand_as(x)
         a = torch.exp(-dt.unsqueeze(-1) * torch.exp(mixer.A_log))
         a = 2 * a - 1 if config.negative_eigenvalues else a
         h = a * h + (dt * x).unsqueeze(-1) * B.unsqueeze(1)
@@ -163,6 +170,24 @@ def test_initial_values_follow_their_laws_after_construction_and_loading(tmp_pat
     for layer, other in zip(model.model.layers, loaded.model.layers, strict=True):
         _assert_initial_law(layer.mixer)
         assert all(torch.equal(a, b) for a, b in zip(layer.parameters(), other.parameters(), strict=True))
+
+
+def test_without_selection_the_state_space_is_the_same_at_all_inputs():
+    config = MemoryMambaConfig(vocab_size=5, hidden_size=8, conv_kernel=0, gate=False, selective=False)
+    mixer = MemoryMambaModel(config).layers[0].mixer.double()
+    assert {"x_proj", "dt_proj"} & {name.partition(".")[0] for name, _ in mixer.named_parameters()} == set()
+    assert (mixer.B == 1).all()
+    # Linear in what the activation lets through: responses to two inputs at different times add up.
+    mixer.in_proj = torch.nn.Identity()
+    x, y = torch.zeros(2, 1, 6, 16, dtype=torch.float64)
+    x[:, 1], y[:, 3] = torch.randn(16), torch.randn(16)
+    close(mixer(x + y)[0], mixer(x)[0] + mixer(y)[0], 1e-12)
+
+
+def test_a_config_from_before_the_switch_has_the_digest_it_had():
+    config = MemoryMambaConfig(vocab_size=5, hidden_size=8)
+    assert config_digest(config) == "c81f1dd209e85db3"
+    assert config_digest(config) != config_digest(MemoryMambaConfig(vocab_size=5, hidden_size=8, selective=False))
 
 
 def test_decays_stay_in_float32_when_loaded_in_bfloat16(tmp_path):

@@ -1,15 +1,17 @@
 """What figures share: curves over seeds, labels, and files without dates."""
 
+import math
+
 import pytest
 
-from hf_memory.reports.plotting import canvas, draw_curve, finish, png, svg
+from hf_memory.reports.plotting import MOST, Frames, canvas, draw_curve, finish, limit_share, png, svg
 from hf_memory.reports.styles import style_of
 
 
 def drawn():
     """A figure with a curve of two seeds at the second of two places, given out of order."""
     figure, axes = canvas()
-    draw_curve(axes, "gru", {64: (0.5, 0.9), 32: (1.0,)}, style_of("gru"))
+    draw_curve(axes, "gru", {64: (0.6, 0.8), 32: (1.0,)}, style_of("gru"))
     finish(axes, "bytes", "token_accuracy", "Parity")
     return figure
 
@@ -20,8 +22,42 @@ def test_a_curve_is_the_mean_with_the_range_and_the_points_of_several_seeds():
     assert (list(line.get_xdata()), line.get_label(), line.get_color()) == ([32, 64], "gru", style_of("gru").colour)
     assert line.get_ydata() == pytest.approx([1.0, 0.7])
     bars, points = axes.collections
-    assert bars.get_segments()[0].tolist() == [[64, 0.5], [64, 0.9]]
-    assert points.get_offsets().tolist() == [[64, 0.5], [64, 0.9]]
+    assert bars.get_segments()[0].tolist() == [[64, 0.6], [64, 0.8]]
+    assert points.get_offsets().tolist() == [[64, 0.6], [64, 0.8]]
+
+
+def test_no_line_goes_through_the_mean_of_seeds_of_two_kinds():
+    _, axes = canvas()
+    draw_curve(axes, "gru", {1: (0.3, 0.31, 0.98), 2: (0.9, 0.95, 1.0), 4: (0.3, 0.5, 0.7)}, style_of("gru"))
+    (line,) = axes.get_lines()
+    found = [float(y) for y in line.get_ydata()]
+    assert math.isnan(found[0])
+    assert found[1:] == pytest.approx([0.95, 0.5])
+    assert len(axes.collections[1].get_offsets()) == 9  # every seed is a point
+
+
+def test_many_curves_have_a_panel_each_with_one_scale():
+    few, many = Frames(map(str, range(MOST))), Frames(map(str, range(MOST + 1)))
+    assert {few.of(str(n)) for n in range(MOST)} == {few.axes[0]}
+    assert len(many.axes) == MOST + 1 == len({many.of(str(n)) for n in range(MOST + 1)})
+    for number in range(MOST + 1):
+        draw_curve(many.of(str(number)), str(number), {1: [0.2 + number / 10]}, style_of("gru"))
+    limit_share(many.axes, [0.2, 0.8], 0.5)
+    figure = many.finish("steps", "token_accuracy", "Parity")
+    assert {tuple(round(end, 6) for end in axes.get_ylim()) for axes in many.axes} == {(0.163, 1.037)}
+    assert [axes.get_title(loc="left") for axes in many.axes] == [str(n) for n in range(MOST + 1)]
+    assert figure.get_supxlabel() == "steps"
+    assert [axes.get_legend() for axes in many.axes] == [None] * (MOST + 1)
+    assert sum(not axes.get_visible() for axes in figure.axes) == 1
+
+
+def test_shares_reach_from_chance_to_one_and_other_values_stay():
+    _, axes = canvas()
+    before = axes.get_ylim()
+    limit_share([axes], [3.0, 0.5], 0.5)
+    assert axes.get_ylim() == before
+    limit_share([axes], [0.9], 0.5)
+    assert axes.get_ylim() == (pytest.approx(0.475), pytest.approx(1.025))
 
 
 def test_labels_are_words_and_stand_with_a_legend():
@@ -34,5 +70,6 @@ def test_files_hold_no_date():
     image, vectors = png(drawn()), svg(drawn())
     assert image.startswith(b"\x89PNG\r\n")
     assert image == png(drawn())
+    assert vectors == svg(drawn())
     assert b"<svg" in vectors
     assert b"<dc:date>" not in vectors

@@ -168,7 +168,9 @@ def with_rows(recipe):
     """A sweep with the splits that its runs will have; runs of the search are taken for fresh ones as well."""
     values = {(arm, 1e-3, seed): 0.75 for arm in recipe.arms for seed in recipe.seeds["search"]}
     splits = {str(place): set(recipe.specification_at(place).splits) for place in recipe.places()}
-    numbered = {split for found in splits.values() for split in found if split.rpartition("_")[2].isdigit()}
+    numbered = {
+        split for found in splits.values() for split in found if split == "test" or split.rpartition("_")[2].isdigit()
+    }
     history = {arm: [(1, 0.5), (2, 0.6), (3, 0.75)] for arm in recipe.arms}
     study = made_up(recipe, values, dict.fromkeys(["validation", *sorted(numbered)], 0.0), history)
     results = []

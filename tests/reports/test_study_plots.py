@@ -18,7 +18,7 @@ def test_figures_show_rates_state_width_and_training():
         "tiny-training-validation-loss",
     ]  # fmt: skip
     loss = drawings["tiny-training-validation-loss"].figure.axes[0]
-    assert loss.get_ylabel() == "loss on validation"
+    assert loss.get_ylabel() == "loss on validation (nats)"
     assert [float(y) for y in loss.lines[0].get_ydata()] == pytest.approx([0.5, 0.3, 0.1])
     assert 0.69 in [line.get_ydata()[0] for line in loss.lines]
     assert "plateau" not in [text.get_text() for text in loss.get_legend().get_texts()]

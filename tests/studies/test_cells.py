@@ -169,3 +169,42 @@ def test_seed_rate_and_rules_are_in_the_digest_and_the_place_is_not():
     ]
     assert len({cell.digest, *(other.digest for other in others)}) == 7
     assert dataclasses.replace(cell, place={**cell.place, "width": 8}, stage="final").digest == cell.digest
+
+
+def test_looks_come_every_so_many_steps_and_the_row_says_so(tmp_path):
+    changes = {"training": {"steps": 7, "batch_size": 8, "stop_at": 0.999}, "evaluate": {"points": 0, "every": 3}}
+    cell = cell_of(**changes)
+    assert cell.experiment().steps == [3, 6, 7]
+    run_cell(cell, tmp_path)
+    assert [point.steps for point in read_history(tmp_path, cell.digest)] == [3, 6, 7]
+    rule = "7 steps or above 0.999 on validation, looked at every 3 steps"
+    assert read_rows(cell_path(tmp_path, cell.digest))[0].stop_rule == rule
+
+
+def test_all_splits_are_evaluated_at_the_first_crossing_and_once(tmp_path):
+    cell = cell_of(training={"steps": 4, "batch_size": 8}, evaluate={"points": 3, "crossing": 0.0, "rows": 16})
+    run_cell(cell, tmp_path)
+    points = read_history(tmp_path, cell.digest)
+    assert [(point.steps, point.split) for point in points] == [
+        (1, "validation"), (1, "test_8"), (1, "test_12"), (2, "validation"), (4, "validation"),
+    ]  # fmt: skip
+    result = assemble(tmp_path, tiny_recipe(), [(cell.digest, cell)]).results[0]
+    assert result.crossing == 1
+    assert result.at_crossing("test_12", METRIC) == points[2].values[METRIC]
+    never = cell_of(training={"steps": 4, "batch_size": 8}, evaluate={"points": 3, "crossing": 1.0})
+    run_cell(never, tmp_path)
+    assert {point.split for point in read_history(tmp_path, never.digest)} == {"validation"}
+    missed = assemble(tmp_path, tiny_recipe(), [(never.digest, never)]).results[0]
+    assert missed.at_crossing("test_12", METRIC) == missed.rows["test_12"].value()
+
+
+def test_written_answers_are_judged_beside_those_of_teacher_forcing(tmp_path):
+    data = {"length": 4, "test_lengths": [4], "num_validation": 16, "num_test": 16, "alphabet_size": 3}
+    changes = {"task": "string_copy", "data": data, "evaluate": {"points": 0, "generate": True}}
+    cell = cell_of(training={"steps": 2, "batch_size": 8}, **changes)
+    run_cell(cell, tmp_path)
+    for row in read_rows(cell_path(tmp_path, cell.digest)):
+        assert row.metrics["generated_sequence_accuracy"].value == row.metrics["sequence_accuracy"].value
+        assert 0 <= row.metrics["generated_token_accuracy"].value <= 1
+    result = assemble(tmp_path, tiny_recipe(), [(cell.digest, cell)]).results[0]
+    assert result.chance("test_4", "generated_sequence_accuracy") == result.chance("test_4", "sequence_accuracy")

@@ -8,6 +8,7 @@ import pytest
 from hf_memory.studies.expectations import Expectation, Measure
 from hf_memory.studies.judging import UndecidedError, by_seed, judge_expectation, judge_study, named, needs_more_seeds
 from hf_memory.studies.verdicts import Tally
+from hf_memory.studies.watched import HistoryPoint
 from tests.studies.sweep_examples import made_up, tiny_recipe
 
 FIVE = {"search": [0, 1, 2, 3, 4]}
@@ -270,3 +271,73 @@ def test_a_level_may_be_a_share_of_the_best():
     share = measure(quantity="steps_to", theta=0.8, of_best=True)
     assert by_seed(study, share)[0] == dict.fromkeys(range(3), 2.0)
     assert set(by_seed(study, dataclasses.replace(share, of_best=False))[0].values()) == {math.inf}
+
+
+def test_the_longest_trained_length_is_that_of_all_shorter_ones_too():
+    recipe = tiny_recipe(grid={"length": [8, 12, 16]}, data={"test_lengths": [], "num_validation": 32}, seeds=THREE)
+    study = made_up(recipe, values_of((0.9, 0.9, 0.9)), splits={"validation": 0.0})
+    reached = {8: (0.95, 0.95, 0.2), 12: (0.95, 0.5, 0.95), 16: (0.95, 0.95, 0.95)}
+    results = [
+        made_up_like(result, reached[result.cell.place["length"]][result.cell.seed]) if result.arm == "lstm" else result
+        for result in study.results
+    ]
+    study = dataclasses.replace(study, results=tuple(results))
+    assert by_seed(study, measure(quantity="longest_trained", theta=0.9))[0] == {0: 16, 1: 8, 2: 0}
+    both = measure(arms=["lstm", "gru"], quantity="longest_trained", theta=0.9, over="max")
+    assert by_seed(study, both)[0] == {0: 16, 1: 8, 2: 0}
+
+
+def made_up_like(result, value):
+    """A result with another value of its metric on all splits."""
+    rows = {}
+    for split, row in result.rows.items():
+        measured = dataclasses.replace(row.measured(), value=value, numerator=200 * value)
+        rows[split] = dataclasses.replace(row, metrics={**row.metrics, row.headline: measured})
+    return dataclasses.replace(result, rows=rows)
+
+
+def test_readings_are_one_where_a_run_passes():
+    study = made_up(tiny_recipe(seeds=THREE), values_of((0.9, 0.89, 1.0)))
+    assert by_seed(study, measure(quantity="seed_reading"))[0] == {0: 1, 1: 0, 2: 1}
+    assert by_seed(study, measure(quantity="seed_reading", theta=0.95))[0] == {0: 0, 1: 0, 2: 1}
+    assert by_seed(study, measure(arms=["lstm", "gru"], quantity="seed_reading"))[0] == {0: 0.5, 1: 0, 2: 0.5}
+    cycles = measure(quantity="cycle_reading", metric="token_accuracy", split="test_12")
+    half = made_up(tiny_recipe(seeds=THREE), values_of((0.6, 0.7, 0.4)))  # 0.1 less on the test
+    assert by_seed(half, cycles)[0] == {0: 0, 1: 1, 2: 0}
+    assert measure(quantity="cycle_reading").metric_in("exact_offsets") == "rows_3_of_5"
+    assert measure(quantity="seed_reading").metric_in("exact_offsets") == "exact_offsets"
+
+
+def test_tests_at_the_first_crossing_are_read_off_the_history():
+    recipe = tiny_recipe(seeds=THREE, evaluate={"points": 4, "crossing": 0.85})
+    study = made_up(recipe, values_of((0.9, 0.8, 1.0)), history={"lstm": [(1, 0.5), (2, 0.86), (4, 0.95)]})
+    tests = [HistoryPoint(2, name, {"token_accuracy": value}) for name, value in (("test_8", 0.92), ("test_12", 0.6))]
+    crossed = [dataclasses.replace(r, history=[*r.history, *tests]) if r.history else r for r in study.results]
+    study = dataclasses.replace(study, results=tuple(crossed))
+    assert study.results[0].crossing == 2
+    at = {"split": "test_12", "when": "crossing"}
+    assert by_seed(study, measure(**at))[0] == dict.fromkeys(range(3), 0.6)
+    assert by_seed(study, measure(split="test_12"))[0] == pytest.approx({0: 0.8, 1: 0.7, 2: 0.9})
+    assert by_seed(study, measure(split="validation", minus="test_12", when="crossing"))[0][0] == pytest.approx(0.26)
+    reached = measure(quantity="extrapolation_length", when="crossing")
+    assert by_seed(study, reached)[0] == dict.fromkeys(range(3), 8)
+    # What never crossed is tested at its end.
+    assert by_seed(study, measure(arms="gru", **at))[0] == pytest.approx(dict.fromkeys(range(3), 0.4))
+    lost = dataclasses.replace(study.results[0], history=study.results[0].history[:-2])
+    with pytest.raises(ValueError, match="no 'token_accuracy' on 'test_12' at its first crossing"):
+        lost.at_crossing("test_12", "token_accuracy")
+
+
+def test_an_arm_is_judged_at_the_first_depth_that_learned():
+    recipe = tiny_recipe(grid={"depth": [1, 2, 4]}, first_depth=0.9, seeds=THREE)
+    study = made_up(recipe, values_of((0.95, 0.95, 0.95)))
+    by_place = {1: 0.5, 2: 0.95, 4: 0.99}
+    results = [made_up_like(r, by_place[r.cell.place["depth"]]) if r.arm == "lstm" else r for r in study.results]
+    study = dataclasses.replace(study, results=tuple(results))
+    assert study.settled_depth({"arm": "lstm", "depth": 4}) == 2
+    assert study.settled_depth({"arm": "gru", "depth": 1}) == 4  # none learned: the last one is judged
+    assert by_seed(study, measure())[0] == dict.fromkeys(range(3), 0.95)
+    assert by_seed(study, measure(at={"depth": 4}))[0] == dict.fromkeys(range(3), 0.99)
+    assert {result.cell.place["depth"] for result in study.select(["lstm"])} == {2}
+    open_ = dataclasses.replace(study, results=tuple(r for r in results if r.cell.place["depth"] == 1))
+    assert open_.settled_depth({"arm": "lstm", "depth": 1}) is None

@@ -27,7 +27,10 @@ CASES = [
 
 def test_every_recipe_is_at_hand():
     assert [path.stem for path in FILES] == [
+        "r10_copying_rates", "r11_ablations", "r12_state_tracking", "r13_one_layer_limit", "r14_copying_blanks",
+        "r15_pattern_length", "r16_denoising", "r17_interval_counting", "r18_phase", "r19_stale_errors",
         "r1_bit_parity", "r2_controlled_parity", "r3_dyck", "r4_dyck_training", "r5_lr_windows", "r6_mqar_widths",
+        "r7_one_layer_widths", "r8_width_or_depth", "r9_bump",
     ]  # fmt: skip
 
 
@@ -45,7 +48,7 @@ def test_recipe_loads_and_is_what_its_record_says(path, profile):
 
 @pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
 def test_expectations_speak_of_axes_and_splits_that_the_cpu_run_has(path):
-    recipe = load_recipe(path, "cpu_long" if path.stem[:2] in ("r5", "r6") else "cpu")
+    recipe = load_recipe(path, "cpu_long" if path.stem[:3] in ("r5_", "r6_") else "cpu")
     settings = make_settings(recipe)
     for expectation in recipe.expectations:
         for measure in expectation.measures:
@@ -72,11 +75,35 @@ def test_expectations_speak_of_axes_and_splits_that_the_cpu_run_has(path):
         ("r5_lr_windows", "cpu_long", 3 * 7 * 5),
         ("r6_mqar_widths", "cpu", 4 * 2 * 2),
         ("r6_mqar_widths", "cpu_long", 5 * 2 * (2 * 2 + 5)),
+        ("r7_one_layer_widths", "cpu", 5 * 2 * (2 * 2 + 5)),
+        ("r9_bump", "cpu", 4 * (2 * 2 + 5)),
+        ("r10_copying_rates", "cpu", 2 * 7 * 5),
+        ("r14_copying_blanks", "cpu", 7 * (2 * 2 + 5)),
+        ("r17_interval_counting", "cpu", 8 * (2 * 2 + 2 * 5)),
+        ("r18_phase", "cpu", 8 * (2 * 2 + 2 * 5)),
+        ("r19_stale_errors", "cpu", 5 * 2 * 5),
     ],
 )
 def test_number_of_cells_is_the_planned_one(stem, profile, cells):
     recipe = load_recipe(FILES[0].with_name(f"{stem}.yaml"), profile)
     assert len(planned(recipe)) == cells
+
+
+@pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
+def test_every_recipe_can_be_planned_in_seconds(path):
+    recipe = load_recipe(path, "smoke")
+    cells = planned(recipe)
+    assert {cell.place["arm"] for cell in cells} == set(recipe.arms)
+    assert recipe.runs_of is None
+    runs = {repr((sorted(cell.place.items()), cell.stage, cell.seed)) for cell in cells}
+    assert len({cell.digest for cell in cells}) == len(runs)
+
+
+@pytest.mark.parametrize(("stem", "of"), [("r9_bump", "r7_one_layer_widths"), ("r18_phase", "r17_interval_counting")])
+def test_a_recipe_that_judges_the_runs_of_another_one_has_runs_of_its(stem, of):
+    recipe, other = (load_recipe(FILES[0].with_name(f"{name}.yaml"), "cpu") for name in (stem, of))
+    assert recipe.runs_of == of
+    assert {cell.digest for cell in planned(recipe)} <= {cell.digest for cell in planned(other)}
 
 
 def test_smoke_takes_a_few_steps_of_every_arm():
@@ -125,6 +152,14 @@ def test_rates_without_a_point_are_numbers(tmp_path):
         ({"sizing": {"by": "params"}}, "value must be given for sizing by params"),
         ({"seeds": {"search": [0], "final": [0]}}, "final seeds must be fresh"),
         ({"fixed_learning_rate": 0.5}, "fixed_learning_rate must be one of"),
+        ({"first_depth": 0.9}, "first_depth needs the axis depth of grid"),
+        ({"first_depth": 0.9, "grid": {"depth": [2, 1]}}, "in rising order"),
+        ({"first_depth": 0.9, "grid": {"depth": [1, 2]}, "search_on": {"depth": 1}}, "a search of its own"),
+        ({"evaluate": {"points": 3, "every": 5}}, "points and every exclude each other"),
+        ({"evaluate": {"crossing": 0.9, "splits": ["test_8"]}}, "crossing needs validation"),
+        ({"evaluate": {"generate": True}, "task": "bit_parity"}, "generate needs a task whose answers are written"),
+        ({"arms": {"lstm": {"mlp_ratio": -1}}}, "arms.lstm.mlp_ratio must be"),
+        ({"checkpoints": "yes"}, "checkpoints must be true or false, or null"),
         ({"task": "bit_party"}, "did you mean 'bit_parity'"),
         ({"data": {"lenght": 8}}, "did you mean 'length'"),
         ({"control": {"arms": ["gru"], "at_least": 0.9}}, "none of its arms"),

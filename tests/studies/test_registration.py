@@ -26,6 +26,10 @@ def recipe_with(*claims, **changes) -> Recipe:
         ({"quantity": "late_drop"}, {}, "points must be at least 3 for late_drop"),
         ({"quantity": "late_drop", "split": "test_8"}, {"evaluate": {"points": 9}}, "unknown split of evaluate"),
         ({"quantity": "grid_regret"}, {}, r"grid_regret needs the learning rates \[0.0001, 0.000464, 0.00215\]"),
+        ({"metric": "generated_token_accuracy"}, {}, "unknown metric in 'LSTM learns.': 'generated_token_accuracy'"),
+        ({"when": "crossing"}, {}, "when in 'LSTM learns.': evaluate has no crossing"),
+        ({"quantity": "longest_trained"}, {}, "longest_trained needs the axis length of grid"),
+        ({"metric": "slowest_decay"}, {}, "unknown metric in 'LSTM learns.': 'slowest_decay'"),
         ({}, {"metric": "nope"}, "unknown metric: 'nope'"),
         ({}, {"evaluate": {"splits": ["validaton"]}}, "evaluate: 'validaton' is no split of arm lstm"),
         ({}, {"training": {"give_up": [0.5, 0.5]}}, "give_up must be null where runs are judged"),
@@ -116,3 +120,17 @@ def test_a_filter_for_another_length_than_that_of_the_rows_is_refused(mixer):
     check_readable(recipe)
     (cell,) = [cell for cell in planned(recipe) if cell.mixer == mixer and cell.stage == "final"]
     assert cell.experiment().make_model(0).config.max_position_embeddings == 12
+
+
+def test_measures_that_a_recipe_asks_for_are_known():
+    writes = {"task": "string_copy", "data": {"length": 4, "test_lengths": [4]}, "evaluate": {"generate": True}}
+    left = {"arms": "lstm", "metric": "generated_sequence_accuracy"}
+    check_readable(recipe_with({**CLAIM, "left": left}, **writes))
+    with pytest.raises(ValueError, match="is measured at the end of a run alone"):
+        check_readable(recipe_with({**CLAIM, "left": {**left, "quantity": "steps_to"}}, **writes))
+    prompts = {**writes, "task": "mqar", "data": {"length": 16, "test_lengths": [16], "num_kv_pairs": 2}}
+    with pytest.raises(ValueError, match="the answer of a row must be one block"):
+        check_readable(recipe_with(CLAIM, **prompts))
+    sliced = {"evaluate": {"slices": {"token_accuracy": ["depth"]}, "decays": True}}
+    for metric in ("token_accuracy_at_depth_2_to_3", "slowest_decay"):
+        check_readable(recipe_with({**CLAIM, "left": {"arms": "lstm", "metric": metric}}, **sliced))

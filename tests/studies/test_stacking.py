@@ -7,6 +7,7 @@ import torch
 
 from hf_memory.data.collator import MemoryCollator
 from hf_memory.data.tensors import StackedRows, TensorRows
+from hf_memory.experiments.provenance import weights_digest
 from hf_memory.experiments.results import cell_path, read_rows
 from hf_memory.experiments.run import Experiment
 from hf_memory.experiments.training import MemoryTrainer
@@ -15,7 +16,7 @@ from hf_memory.models import heads
 from hf_memory.studies import sweep
 from hf_memory.studies.cells import Cell, as_stacks, run_cell, run_cells, stack_pays, state_of
 from hf_memory.studies.stacking import StackedModel, StackedTrainer, run_stacked, why_not_stackable
-from hf_memory.studies.watched import WatchedExperiment, read_history
+from hf_memory.studies.watched import WatchedExperiment, checkpoint_path, read_history
 from tests.studies.sweep_examples import TINY_DATA, InlineWorkers, planned, tiny_recipe
 
 SIZES = {"vocab_size": 13, "hidden_size": 16, "num_hidden_layers": 2}
@@ -302,3 +303,14 @@ def test_a_stacked_sweep_finds_what_a_plain_one_finds(tmp_path, monkeypatch):
             assert mine.rows[split].measured("loss").value == pytest.approx(row.measured("loss").value, rel=1e-4)
     with pytest.raises(ValueError, match="stack must be at least 1"):
         sweep.run_sweep(recipe, tmp_path, stack=0)
+
+
+def test_stacked_runs_leave_the_checkpoints_of_their_rows(tmp_path):
+    recipe = tiny_recipe(arms={"lstm": {}}, seeds={"search": [0], "final": [1, 2]})
+    cells = [cell for cell in planned(recipe) if cell.stage == "final"]
+    run_cells(cells, tmp_path)
+    rows = [read_rows(cell_path(tmp_path, cell.digest))[0] for cell in cells]
+    assert all(row.backend.endswith("as one of 2 replicas") for row in rows)
+    kept = [weights_digest(checkpoint_path(tmp_path, cell.digest)) for cell in cells]
+    assert kept == [row.weights_sha256 for row in rows]
+    assert len(set(kept)) == 2

@@ -97,10 +97,8 @@ def test_log_spaced_steps_hold_both_ends_and_no_repeats():
 
 
 def test_three_of_five_is_read_over_seeds_and_over_cycles():
-    good, bad = [[True] * 5, [True] * 5], [[True, False, True, False, True], [False] * 5]
-    assert seed_reading([good, bad, good]) == (2, 3)
-    assert seed_reading([[[True] * 9 + [False]]]) == (1, 1)
-    assert seed_reading([[]]) == (0, 1)
-    assert cycle_reading(bad) == (1, 2)
-    assert cycle_reading([[False, False, False, True, True, True, True]]) == (0, 1)
+    assert seed_reading([1.0, 0.3, 0.9]) == (2, 3)
+    assert seed_reading([0.89, math.nan]) == (0, 2)
+    assert seed_reading([0.96, 0.94], share=0.95) == (1, 2)
+    assert cycle_reading([0.5, 0.51, math.nan, 1.0]) == (2, 4)
     assert seeds_that_pass([0.91, 0.9, math.nan], 0.9) == (1, 3)

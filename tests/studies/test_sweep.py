@@ -1,8 +1,6 @@
 """Sweeps: two stages, one grid for all arms, and nothing run twice or lost."""
 
-import itertools
 import json
-import shutil
 import socket
 
 import pytest
@@ -10,6 +8,9 @@ from typer.testing import CliRunner
 
 import hf_memory.studies.sweep
 from hf_memory.cli.app import app
+from hf_memory.data.builder import load_dataset
+from hf_memory.experiments.evaluation import evaluate_lengths
+from hf_memory.experiments.provenance import read_run, weights_digest
 from hf_memory.experiments.results import cell_path
 from hf_memory.reports.report import write_report
 from hf_memory.studies.cells import ATTEMPTS, Cell, failure_path, find_failures
@@ -17,9 +18,10 @@ from hf_memory.studies.judging import judge_study
 from hf_memory.studies.outcomes import find_records, read_study
 from hf_memory.studies.plans import make_settings, next_rates, search_cells
 from hf_memory.studies.recipes_yaml import load_recipe
-from hf_memory.studies.running import Shard, key, make_workers
+from hf_memory.studies.running import make_workers
 from hf_memory.studies.sweep import dry_run, run_sweep
 from hf_memory.studies.verdicts import Tally
+from hf_memory.studies.watched import CHECKPOINTS, checkpoint_path
 from tests.studies.sweep_examples import InlineWorkers, planned, tiny_recipe
 from tests.studies.test_recipes import FILES, write
 
@@ -296,63 +298,60 @@ def test_the_command_runs_a_recipe_and_prints_its_verdicts(tmp_path, workers, mo
     assert [cell.digest for cell in workers.ran] == [cell.digest for cell in planned(load_recipe(path, "smoke"))]
 
 
-def test_shards_split_each_stage_and_meet_in_the_folder(tmp_path, monkeypatch, capsys):
-    recipe, ran = tiny_recipe(), {}
-    whole = run_sweep(recipe, tmp_path / "whole", progress=False)
-    for turn, number in itertools.product((1, 2), (1, 2, 3)):
-        pool = InlineWorkers()
-        monkeypatch.setattr(hf_memory.studies.sweep, "make_workers", lambda *args, pool=pool: pool)
-        study = run_sweep(recipe, tmp_path / "parts", progress=False, shard=Shard(number, 3))
-        ran[turn, number] = [cell.digest for cell in pool.ran]
-        # The last of each stage sees all of it, and goes on.
-        assert study.complete == ((turn, number) in [(2, 2), (2, 3)])
-    search, final = (
-        {r.digest for r in whole.results if r.cell.stage == stage} for stage in ("search", "final")
-    )  # fmt: skip
-    # Four cells of the search in three parts; the third met the final stage already, and ran its share of two.
-    assert [len(ran[1, number]) for number in (1, 2, 3)] == [2, 1, 1]
-    assert {digest for number in (1, 2, 3) for digest in ran[1, number]} == search
-    assert ran[2, 3] == []
-    assert sorted([*ran[2, 1], *ran[2, 2]]) == sorted(final)
-    assert capsys.readouterr().out.count("open cells of other shards") == 4
-    values = [[r.rows["test_8"].metrics for r in study.results] for study in (whole, study)]
-    assert values[0] == values[1]
+def test_depths_are_tried_in_order_until_an_arm_learns(tmp_path, workers):
+    grid = {"depth": [1, 2, 4]}
+    recipe = tiny_recipe(grid=grid, first_depth=0.0, learning_rates=[1e-3])
+    study = run_sweep(recipe, tmp_path / "low", progress=False)
+    assert {(cell.stage, cell.place["depth"]) for cell in workers.ran} == {("search", 1), ("final", 1)}
+    assert {result.cell.fields["num_hidden_layers"] for result in study.results} == {1}
+    workers.ran.clear()
+    recipe = tiny_recipe(grid=grid, first_depth=1.0, learning_rates=[1e-3], arms={"gru": {}})
+    run_sweep(recipe, tmp_path / "high", progress=False)
+    assert [(cell.stage, cell.place["depth"]) for cell in workers.ran] == [
+        ("search", 1), ("search", 2), ("search", 4), ("final", 4),
+    ]  # fmt: skip
+    assert [line.stage for line in dry_run(recipe)] == ["search"] * 3 + ["final"]
 
 
-def test_shards_of_separate_folders_are_joined_by_copying(tmp_path, monkeypatch):
-    recipe = tiny_recipe(seeds={"search": [0]})
-    monkeypatch.setattr(hf_memory.studies.sweep, "make_workers", lambda *args: InlineWorkers())
-    for number in (1, 2):
-        run_sweep(recipe, tmp_path / str(number), progress=False, shard=Shard(number, 2))
-        shutil.copytree(tmp_path / str(number), tmp_path / "joined", dirs_exist_ok=True)
-    pool = InlineWorkers()
-    monkeypatch.setattr(hf_memory.studies.sweep, "make_workers", lambda *args: pool)
-    study = run_sweep(recipe, tmp_path / "joined", progress=False)
-    assert (pool.ran, study.complete, len(study.results)) == ([], True, 4)
+def test_a_recipe_judges_the_runs_of_another_one_and_trains_nothing(tmp_path, workers):
+    claim = {"claim": "GRU is there.", "left": {"arms": "gru"}, "relation": ">=", "right": 0.0}
+    other = tiny_recipe(name="phase", arms={"gru": {}}, runs_of="tiny", expectations=[claim])
+    with pytest.raises(ValueError, match=r"2 of 2 runs are not in .*tiny/cpu, gru, rate 0.001, seed 0 .*sweep tiny"):
+        run_sweep(other, tmp_path / "phase" / "cpu", progress=False)
+    run_sweep(tiny_recipe(), tmp_path / "tiny" / "cpu", progress=False)
+    workers.ran.clear()
+    study = run_sweep(other, tmp_path / "phase" / "cpu", progress=False)
+    assert workers.ran == []
+    assert len(study.results) == 3
+    record = find_records(tmp_path / "phase")[0]
+    assert [path.name for path in record.parent.iterdir()] == ["phase.cpu.sweep.json"]
+    assert read_study(record).results == study.results
+    assert [judgement.verdict for judgement in judge_study(read_study(record))] == ["leans"]
+    assert "GRU is there." in write_report(record.parent, tmp_path / "report").read_text()
 
 
-def test_the_longest_cells_are_dealt_out_first():
-    cells = planned(tiny_recipe(arms={"lstm": {}, "gru": {}, "rnn": {}}, seeds={"search": [0, 1]}))
-    seconds = {key(cell.place): {"lstm": 30.0, "gru": 10.0, "rnn": 20.0}[cell.place["arm"]] for cell in cells}
-    parts = [Shard(number, 4).of(cells, seconds) for number in (1, 2, 3, 4)]
-    assert sorted(cell.digest for part in parts for cell in part) == sorted(cell.digest for cell in cells)
-    assert [[cell.place["arm"] for cell in part] for part in parts] == [["lstm", "rnn", "gru"]] * 4
-    assert Shard(2, 4).of(cells[::-1], seconds) == parts[1]
+def test_the_checkpoints_of_judged_seeds_stay_and_are_those_of_the_rows(tmp_path, workers):
+    study = run_sweep(tiny_recipe(learning_rates=[1e-3]), tmp_path, progress=False)
+    final = {result.digest: result for result in study.results if result.cell.stage == "final"}
+    assert {path.name for path in (tmp_path / CHECKPOINTS).iterdir()} == set(final)
+    for digest, result in final.items():
+        folder = checkpoint_path(tmp_path, digest)
+        assert weights_digest(folder) == result.rows["validation"].weights_sha256
+        assert read_run(str(folder)).cell == digest
+        specification = result.cell.experiment().specification
+        splits = load_dataset("hf_memory/bit_parity", **specification.overrides)
+        (row,) = evaluate_lengths(folder, specification, {"test_12": splits["test_12"]}, progress=False)
+        assert row.metrics == result.rows["test_12"].metrics
 
 
-@pytest.mark.parametrize("text", ["0/2", "3/2", "2", "1/0", "-1/2", "1/2/3", "a/b", ""])
-def test_a_shard_that_is_none_is_refused(text):
-    with pytest.raises(ValueError, match="shard must be i/n with i from 1 to n"):
-        Shard.parse(text)
-
-
-def test_the_command_runs_a_shard_and_judges_nothing_while_others_are_open(tmp_path, workers):
-    words = ["sweep", str(write(tmp_path)), "--profile", "smoke", "--results", str(tmp_path / "rows"), "--shard"]
-    second, first = (CliRunner().invoke(app, [*words, part]) for part in ("2/2", "1/2"))
-    assert (second.exit_code, first.exit_code, len(workers.ran)) == (0, 0, 1)
-    assert "shard 2/2 is finished; open cells of other shards: 1; when those are" in second.output
-    assert "not measured" not in second.output
-    assert "1 cells, 0 failed and not measured" in first.output
+def test_a_recipe_may_keep_no_checkpoints_and_the_full_profile_keeps_none_unasked(tmp_path, workers):
+    run_sweep(tiny_recipe(learning_rates=[1e-3], checkpoints=False), tmp_path, progress=False)
+    assert not (tmp_path / CHECKPOINTS).exists()
+    assert not tiny_recipe(profile="full").keeps_checkpoints
+    assert tiny_recipe(profile="full", checkpoints=True).keeps_checkpoints
+    kept, dropped = (planned(tiny_recipe(checkpoints=flag))[-1] for flag in (True, False))
+    assert (kept.keep, dropped.keep) == (True, False)
+    assert kept.digest == dropped.digest
 
 
 def test_an_unknown_backend_is_refused():
