@@ -15,8 +15,9 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
-from hf_memory.reports.formats import words
+from hf_memory.reports.formats import size_in_bytes, words
 from hf_memory.reports.styles import GRID, LEGEND, NAME, TITLE, Style
 
 APART = 0.25
@@ -152,6 +153,20 @@ def draw_curve(axes: Axes, label: str, values: Mapping[float, Sequence[float]], 
         edge = "white" if style.filled else style.colour
         look: dict[str, Any] = {"marker": style.marker, "facecolors": style.face, "edgecolors": edge, "linewidths": 0.5}
         axes.scatter(x, y, s=16, zorder=4, **look)
+
+
+def scale_bytes(axes: Axes, sizes: Iterable[float]) -> None:
+    """Set a logarithmic axis of bytes that reaches from the power of two below all sizes to the one above.
+
+    Sizes of nothing have no place on it.
+    """
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: size_in_bytes(size)))
+    logs = [math.log2(size) for size in sizes if size > 0]
+    if not logs:
+        return
+    # Ticks stand at powers of two: sizes that lie between two of them would have one tick or none.
+    axes.set_xlim(2 ** (math.floor(min(logs)) - 0.1), 2 ** (math.ceil(max(logs)) + 0.1))
 
 
 def finish(axes: Axes, x: str, y: str, title: str) -> None:

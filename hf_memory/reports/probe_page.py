@@ -13,7 +13,7 @@ from hf_memory.names import file_name
 from hf_memory.reports.formats import brackets, count, share, words
 from hf_memory.reports.length_plots import figure_name, plot_length_curves
 from hf_memory.reports.pages import picture, write_single_page
-from hf_memory.reports.plotting import canvas, draw_curve, finish, png
+from hf_memory.reports.plotting import canvas, draw_curve, finish, png, scale_bytes
 from hf_memory.reports.styles import CHANCE, arm_styles
 from hf_memory.reports.tables import PageTable, TableCell, TableLine, to_csv
 
@@ -93,9 +93,9 @@ def plot_state_bytes(rows: Sequence[Row]) -> Figure:
     known = [level for level in levels if level is not None]
     if known:
         axes.axhline(max(known), **CHANCE)
-    axes.set_xscale("log", base=2)
+    scale_bytes(axes, (row.state_bytes for row in _over_length(rows)))
     axes.set_ylim(-0.03, 1.03)
-    finish(axes, "bytes of the state", rows[0].headline, title(rows))
+    finish(axes, "state per sequence", rows[0].headline, title(rows))
     return figure
 
 

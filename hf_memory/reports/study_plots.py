@@ -4,7 +4,6 @@ Seeds are drawn everywhere, and so are the chance level and, where a task has th
 """
 
 import dataclasses
-import math
 import statistics
 from collections.abc import Iterable, Sequence
 
@@ -13,9 +12,9 @@ from matplotlib.ticker import FuncFormatter
 from hf_memory.experiments.mechanisms import MEASURES
 from hf_memory.experiments.results import Row
 from hf_memory.experiments.summary import studies as split_studies
-from hf_memory.reports.formats import size_in_bytes, words
+from hf_memory.reports.formats import words
 from hf_memory.reports.length_plots import plot_length_curves
-from hf_memory.reports.plotting import Drawing, Frames, canvas, draw_curve, finish, limit_share
+from hf_memory.reports.plotting import Drawing, Frames, canvas, draw_curve, finish, limit_share, scale_bytes
 from hf_memory.reports.study_axes import (
     arm_label,
     by_task,
@@ -131,11 +130,7 @@ def state_drawing(study: Study, group: str, results: Sequence[Result]) -> Drawin
         ]
     frontier = frontier_of(means)
     axes.step(*zip(*frontier, strict=True), where="post", **FRONTIER)
-    axes.set_xscale("log", base=2)
-    # Ticks stand at powers of two: sizes that lie between two of them would have one tick or none.
-    low, high = (math.log2(edge(size for size, *_ in points)) for edge in (min, max))
-    axes.set_xlim(2 ** (math.floor(low) - 0.1), 2 ** (math.ceil(high) + 0.1))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: size_in_bytes(size)))
+    scale_bytes(axes, (size for size, *_ in points))
     shown = [result.value(row.split, metric) for _, _, result, row in points]
     limit_share([axes], [*shown, *draw_levels(axes, study, results, points[0][3].split)])
     finish(axes, "state per sequence", metric, group or study.recipe.title)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from hf_memory.reports.plotting import MOST, Frames, canvas, draw_curve, finish, limit_share, png, svg
+from hf_memory.reports.plotting import MOST, Frames, canvas, draw_curve, finish, limit_share, png, scale_bytes, svg
 from hf_memory.reports.styles import style_of
 
 
@@ -73,3 +73,20 @@ def test_files_hold_no_date():
     assert vectors == svg(drawn())
     assert b"<svg" in vectors
     assert b"<dc:date>" not in vectors
+
+
+@pytest.mark.parametrize("sizes", [(300, 5000), (5000, 0, 300)], ids=["sizes", "and a model without a state"])
+def test_an_axis_of_bytes_has_ticks_at_powers_of_two_on_both_sides_of_all_sizes(sizes):
+    figure, axes = canvas()
+    scale_bytes(axes, sizes)
+    figure.canvas.draw()
+    low, high = axes.get_xlim()
+    texts = {tick: text.get_text() for tick, text in zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)}
+    shown = [texts[tick] for tick in sorted(texts) if low <= tick <= high]
+    assert (shown[0], shown[-1]) == ("256 B", "8 KB")
+
+
+def test_an_axis_of_bytes_stands_also_where_nothing_has_a_size():
+    _, axes = canvas()
+    scale_bytes(axes, [0])
+    assert axes.get_xscale() == "log"
