@@ -18,10 +18,12 @@ class Point:
 
     Attributes:
         values: Values in the order of the seeds.
+        seeds: The seeds.
         targets: Number of targets behind each value.
     """
 
     values: tuple[float, ...]
+    seeds: tuple[int | None, ...]
     targets: int
 
     @property
@@ -145,7 +147,9 @@ def curves(rows: Sequence[Row], metric: str | None = None) -> dict[str, dict[int
         if by_length:
             result[arm] = {
                 length: Point(
-                    tuple(counted_value(row, metric) for row in found), round(found[0].measured(metric).denominator)
+                    tuple(counted_value(row, metric) for row in found),
+                    tuple(row.seed for row in found),
+                    round(found[0].measured(metric).denominator),
                 )
                 for length, found in by_length.items()
             }

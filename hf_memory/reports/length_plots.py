@@ -12,7 +12,7 @@ from hf_memory.experiments.results import Row
 from hf_memory.experiments.summary import curves, reference_levels, studies, title
 from hf_memory.names import file_name
 from hf_memory.reports.formats import words
-from hf_memory.reports.plotting import Frames, draw_curve, limit_share, png
+from hf_memory.reports.plotting import Frames, draw_curve, limit_share, of_seed, png
 from hf_memory.reports.styles import BASELINE, BASELINE_NAME, CHANCE, TRAINED, arm_styles
 from hf_memory.storage import write_bytes
 
@@ -38,7 +38,11 @@ def plot_length_curves(rows: Sequence[Row], metric: str | None = None) -> Figure
         values += _draw_levels(axes, rows, metric, frames.one)
     styles = arm_styles((row.arm, row.mixer) for row in rows)
     for arm, points in found.items():
-        draw_curve(frames.of(arm), arm, {length: point.values for length, point in points.items()}, styles[arm])
+        named = {
+            float(length): list(zip(map(of_seed, point.seeds), point.values, strict=True))
+            for length, point in points.items()
+        }
+        draw_curve(frames.of(arm), arm, named, styles[arm])
         values += [value for point in points.values() for value in point.values]
     set_lengths(frames.axes, lengths)
     limit_share(frames.axes, values)

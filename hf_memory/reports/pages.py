@@ -16,7 +16,12 @@ import jinja2
 
 from hf_memory.experiments.results import Row
 from hf_memory.reports.formats import versions
+from hf_memory.reports.plotting import Drawing, png
+from hf_memory.reports.vectors import inline, svg
 from hf_memory.storage import write_bytes, write_text
+
+SCRIPTS = ("sortable.js", "figures.js")
+"""What the script of a page consists of."""
 
 
 @functools.cache
@@ -53,15 +58,21 @@ def write_single_page(
 @functools.cache
 def _only_script() -> dict[str, str]:
     """The script of all pages, and the policy by which a browser runs it and no other, and loads nothing."""
-    script = importlib.resources.files("hf_memory.reports").joinpath("templates", "sortable.js").read_text("utf-8")
+    folder = importlib.resources.files("hf_memory.reports") / "templates"
+    script = "\n".join(folder.joinpath(name).read_text("utf-8") for name in SCRIPTS)
     own = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; base-uri 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{own}'"
+    policy = f"default-src 'none'; base-uri 'none'; style-src 'unsafe-inline'; script-src 'sha256-{own}'"
     return {"script": script, "policy": policy}
 
 
-def picture(image: bytes, alt: str, caption: str = "") -> dict[str, str]:
-    """A PNG as the part ``figure.html`` shows it."""
-    return {"image": base64.b64encode(image).decode(), "alt": alt, "caption": caption}
+def picture(vectors: bytes, alt: str, caption: str = "") -> dict[str, str]:
+    """An SVG of :func:`hf_memory.reports.vectors.svg` as the part ``figure.html`` shows it."""
+    return {"vectors": inline(vectors), "alt": alt, "caption": caption}
+
+
+def drawing_files(drawing: Drawing) -> dict[str, bytes]:
+    """Image, vectors and numbers of a figure by ending. Each is drawn once, since drawing moves the layout."""
+    return {"png": png(drawing.figure), "svg": svg(drawing.figure), "csv": drawing.table.encode()}
 
 
 def footer(rows: Iterable[Row]) -> str:

@@ -12,13 +12,17 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from matplotlib import rc_context
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
-from hf_memory.reports.formats import size_in_bytes, words
-from hf_memory.reports.styles import GRID, LEGEND, NAME, TITLE, Style
+from hf_memory.reports.formats import fine_share, size_in_bytes, words
+from hf_memory.reports.styles import GRID, INK, LEGEND, NAME, TITLE, Style
+from hf_memory.reports.vectors import curve_of, mark_curve, mark_name, mark_points
 
 APART = 0.25
 """Seeds of which two neighbours are further apart than this share of one are of two kinds, and have no mean."""
@@ -27,6 +31,8 @@ MOST = 6
 """Curves of a frame; where there are more, each has a panel of its own."""
 
 _COLUMNS, _LETTERS = 4, 26
+_GAP = 0.045
+"""Least distance between names at the ends of lines, as a share of the height of a frame."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,21 +127,32 @@ def middle(values: Sequence[float]) -> float:
     return math.nan if is_of_two_kinds(values) else statistics.fmean(values)
 
 
-def draw_curve(axes: Axes, label: str, values: Mapping[float, Sequence[float]], style: Style) -> None:
+Values = Mapping[float, Sequence[tuple[str, float]]]
+"""What a curve shows: at each place of the axis values with their names, such as ``seed 3``."""
+
+
+def of_seed(seed: int | None) -> str:
+    """The name of the value of a seed."""
+    return "no seed" if seed is None else f"seed {seed}"
+
+
+def draw_curve(axes: Axes, label: str, values: Values, style: Style) -> None:
     """Draw the mean over seeds as a line; where there are several, their range as a bar and each as a small point.
 
-    Where the seeds are of two kinds there is no mean, and the line is interrupted.
+    Where the seeds are of two kinds there is no mean, and the line is interrupted. Each point says its curve, its name
+    and its value when it is pointed at.
 
     Args:
         axes: Where to draw.
-        label: Name in the legend.
+        label: Name of the curve.
         values: One value per seed at each place of the axis.
         style: Style of the arm.
     """
     places = sorted(values)
-    axes.plot(
+    numbers = {place: [value for _, value in values[place]] for place in places}
+    (line,) = axes.plot(
         places,
-        [middle(values[place]) for place in places],
+        [middle(numbers[place]) for place in places],
         color=style.colour,
         linestyle=style.dash,
         linewidth=1.8,
@@ -146,13 +163,29 @@ def draw_curve(axes: Axes, label: str, values: Mapping[float, Sequence[float]], 
         label=label,
         zorder=3,
     )
-    several = {place: values[place] for place in places if len(values[place]) > 1}
+    mark_curve(line, label)
+    several = [place for place in places if len(numbers[place]) > 1]
     if several:
-        axes.vlines(list(several), [*map(min, several.values())], [*map(max, several.values())], style.colour, lw=1)
-        x, y = zip(*((place, value) for place, found in several.items() for value in found), strict=True)
-        edge = "white" if style.filled else style.colour
-        look: dict[str, Any] = {"marker": style.marker, "facecolors": style.face, "edgecolors": edge, "linewidths": 0.5}
-        axes.scatter(x, y, s=16, zorder=4, **look)
+        low, high = ([edge(numbers[place]) for place in several] for edge in (min, max))
+        bars = axes.vlines(several, low, high, style.colour, lw=1)
+        mark_curve(bars, label)
+    for alone in (True, False):  # a single value is the point of the line, and what lies on it says so unseen
+        own = [(place, *pair) for place in places for pair in values[place] if (place not in several) is alone]
+        if own:
+            _draw_points(axes, label, own, style, hidden=alone)
+
+
+def _draw_points(
+    axes: Axes, label: str, values: Sequence[tuple[float, str, float]], style: Style, hidden: bool
+) -> None:
+    """Draw values, a place, a name and a number each, as points that say what they are."""
+    edge = "white" if style.filled else style.colour
+    look: dict[str, Any] = {"marker": style.marker, "facecolors": style.face, "edgecolors": edge, "linewidths": 0.5}
+    look |= {"s": 36, "alpha": 0} if hidden else {"s": 16}
+    places, names, numbers = zip(*values, strict=True)
+    points = axes.scatter(places, numbers, zorder=4, **look)
+    mark_curve(points, label)
+    mark_points(points, [f"{label}, {name}: {fine_share(value)}" for name, value in zip(names, numbers, strict=True)])
 
 
 def scale_bytes(axes: Axes, sizes: Iterable[float]) -> None:
@@ -170,17 +203,105 @@ def scale_bytes(axes: Axes, sizes: Iterable[float]) -> None:
 
 
 def finish(axes: Axes, x: str, y: str, title: str) -> None:
-    """Set labels, title, grid and legend."""
+    """Set labels, title and grid, and name each line at its end, or in a legend where some curve has one point."""
     axes.set_xlabel(x)
     axes.set_ylabel(words(y))
     axes.set_title(title, **TITLE)
     plain(axes)
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), handlelength=3.2, **LEGEND)
+    ends = line_ends(axes)
+    if ends:
+        _name_ends(axes, ends)
+        return
+    legend = axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), handlelength=3.2, **LEGEND)
+    mark_legend(legend)
+
+
+def mark_legend(legend: Legend) -> None:
+    """Make the texts of a legend names of curves."""
+    for text in legend.get_texts():
+        mark_name(text, text.get_text())
+
+
+def line_ends(axes: Axes) -> dict[str, tuple[float, float, Any]]:
+    """Where each named line ends, with its colour; nothing where one of the curves has no end.
+
+    A curve ends at the middle of its last values, since its line is interrupted where these are of two kinds. What
+    crosses the whole frame, such as a level, ends nowhere: its place is NaN.
+    """
+    lines = {str(line.get_label()): line for line in axes.get_lines() if not str(line.get_label()).startswith("_")}
+    points: dict[str, list[tuple[float, float]]] = {}
+    for drawn in (*axes.collections, *axes.get_lines()):
+        label = curve_of(drawn)
+        if label is not None and isinstance(drawn, PathCollection | Line2D):
+            places = drawn.get_offsets() if isinstance(drawn, PathCollection) else drawn.get_xydata()
+            points.setdefault(label, []).extend((float(x), float(y)) for x, y in np.asarray(places) if np.isfinite(y))
+    if any(len({x for x, _ in found}) < 2 for found in points.values()):
+        return {}
+    ends = {}
+    for label, line in lines.items():
+        if label in points:
+            x = max(x for x, _ in points[label])
+            y = statistics.median(y for at, y in points[label] if at == x)
+        else:
+            x, y = map(float, np.asarray(line.get_xydata())[-1])
+            x = x if line.get_transform() == axes.transData else math.nan
+        ends[label] = (x, y, line.get_color())
+    return ends
+
+
+def _name_ends(axes: Axes, ends: Mapping[str, tuple[float, float, Any]]) -> None:
+    """Write the names of lines to the right of the axes, in their order and apart from each other."""
+    heights = {
+        label: float(axes.transAxes.inverted().transform(axes.transData.transform((axes.get_xlim()[0], y)))[1])
+        for label, (_, y, _) in ends.items()
+    }
+    for label, height in spread_out(heights, _GAP).items():
+        x, y, colour = ends[label]
+        line = {"arrowstyle": "-", "color": colour, "linewidth": 1.2, "shrinkA": 0, "shrinkB": 4}
+        text = axes.annotate(
+            label,
+            (1.0, heights[label]) if math.isnan(x) else (x, y),
+            (1.03, height),
+            xycoords="axes fraction" if math.isnan(x) else "data",
+            textcoords="axes fraction",
+            color=INK,
+            fontsize=LEGEND["fontsize"],
+            va="center",
+            annotation_clip=False,
+            arrowprops=line,
+        )
+        mark_name(text, label)
+
+
+def spread_out(heights: Mapping[str, float], gap: float) -> dict[str, float]:
+    """Heights that keep their order and are at least a gap apart, each group of neighbours around its middle.
+
+    >>> spread_out({"a": 0.5, "b": 0.5, "c": 0.9}, 0.1)
+    {'a': 0.45, 'b': 0.55, 'c': 0.9}
+    """
+    groups: list[list[str]] = []
+    for label in sorted(heights, key=lambda label: heights[label]):
+        groups.append([label])
+        while len(groups) > 1 and _bottom(groups[-1], heights, gap) - _top(groups[-2], heights, gap) < gap - 1e-9:
+            groups[-2:] = [groups[-2] + groups[-1]]
+    return {
+        label: round(_bottom(group, heights, gap) + gap * place, 6)
+        for group in groups
+        for place, label in enumerate(group)
+    }
+
+
+def _bottom(group: Sequence[str], heights: Mapping[str, float], gap: float) -> float:
+    return statistics.fmean(heights[label] for label in group) - gap * (len(group) - 1) / 2
+
+
+def _top(group: Sequence[str], heights: Mapping[str, float], gap: float) -> float:
+    return _bottom(group, heights, gap) + gap * (len(group) - 1)
 
 
 def name_panel(axes: Axes, label: str) -> None:
     """Set the name of a panel, in several lines where it is long."""
-    axes.set_title(textwrap.fill(label, _LETTERS), **NAME)
+    mark_name(axes.set_title(textwrap.fill(label, _LETTERS), **NAME), label)
 
 
 def plain(axes: Axes) -> None:
@@ -194,12 +315,4 @@ def png(figure: Figure) -> bytes:
     """The figure as a PNG, without a date in it, so that equal rows give equal bytes."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})
-    return buffer.getvalue()
-
-
-def svg(figure: Figure) -> bytes:
-    """The figure as SVG, without a date or random names in it, so that equal rows give equal bytes."""
-    buffer = io.BytesIO()
-    with rc_context({"svg.hashsalt": "hf_memory"}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return buffer.getvalue()

@@ -16,6 +16,7 @@ from hf_memory.reports.pages import picture, write_single_page
 from hf_memory.reports.plotting import canvas, draw_curve, finish, png, scale_bytes
 from hf_memory.reports.styles import CHANCE, arm_styles
 from hf_memory.reports.tables import PageTable, TableCell, TableLine, to_csv
+from hf_memory.reports.vectors import svg
 
 COLUMNS = (
     *("model", "architecture", "length", "size", "gap", "counterfactual recall", "recall", "calibrated", "greedy"),
@@ -46,8 +47,7 @@ def write_probe_page(rows: Sequence[Row], out: str | Path, heading: str, problem
     sections, files = [], dict[str, bytes]()
     for number, study in enumerate(studies(rows)):
         drawings = {f"{figure_name(study)}": plot_length_curves(study), f"{_name(study)}": plot_state_bytes(study)}
-        images = {name: png(figure) for name, figure in drawings.items()}
-        files.update({f"{name}.png": image for name, image in images.items()})
+        files.update({f"{name}.png": png(figure) for name, figure in drawings.items()})
         table = row_table(study, f"rows-{number}")
         files[f"{_name(study)}.csv"] = to_csv(table.columns, table.texts()).encode()
         metric = words(study[0].headline)
@@ -58,7 +58,7 @@ def write_probe_page(rows: Sequence[Row], out: str | Path, heading: str, problem
             "facts": facts(study[0]),
             "notes": [_SAYS, *([_IN_CONTEXT] if _about(study[0])["in_context"] else [])],
             "claims": [],
-            "figures": [picture(image, alt) for image, alt in zip(images.values(), alts, strict=True)],
+            "figures": [picture(svg(own), alt) for own, alt in zip(drawings.values(), alts, strict=True)],
             "tables": [table, reach_table(study, f"reach-{number}"), distance_table(study, f"distance-{number}")],
         })  # fmt: skip
     return write_single_page(out, "study_page.html", files, rows, heading=heading, problems=problems, sections=sections)
@@ -85,9 +85,9 @@ def plot_state_bytes(rows: Sequence[Row]) -> Figure:
     styles = arm_styles((row.arm, row.mixer) for row in rows)
     for arm in arms(rows):
         own = sorted(_over_length(row for row in rows if row.arm == arm), key=lambda row: row.length)
-        points: dict[float, list[float]] = {}
+        points: dict[float, list[tuple[str, float]]] = {}
         for row in own:
-            points.setdefault(row.state_bytes, []).append(row.value())
+            points.setdefault(row.state_bytes, []).append((f"{count(row.length)} tokens", row.value()))
         draw_curve(axes, arm, points, styles[arm])
     levels = [row.measured().chance for row in _over_length(rows)]
     known = [level for level in levels if level is not None]

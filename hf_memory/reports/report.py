@@ -17,6 +17,7 @@ from hf_memory.reports.pages import picture, write_single_page
 from hf_memory.reports.plotting import png
 from hf_memory.reports.probe_page import write_probe_page
 from hf_memory.reports.tables import PageTable, TableCell, TableLine, to_csv
+from hf_memory.reports.vectors import svg
 from hf_memory.storage import find_files
 
 Reader = Callable[[str], tuple[list[Row], list[str]]]
@@ -156,10 +157,9 @@ def study_sections(rows: Sequence[Row]) -> tuple[list[dict[str, Any]], dict[str,
     """A table and a figure of each study, and the PNG and CSV behind each figure."""
     sections, files = [], {}
     for study in studies(rows):
-        image = png(plot_length_curves(study))
-        name = figure_name(study)
-        files[f"{name}.png"], files[f"{name}.csv"] = image, study_csv(study).encode()
-        figure = picture(image, f"{study[0].headline} against test length")
+        drawn, name = plot_length_curves(study), figure_name(study)
+        files[f"{name}.png"], files[f"{name}.csv"] = png(drawn), study_csv(study).encode()
+        figure = picture(svg(drawn), f"{study[0].headline} against test length")
         sections.append({"title": title(study), "table": _page_table(study, name), "figure": figure})
     return sections, files
 

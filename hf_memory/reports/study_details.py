@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from hf_memory.experiments.further import DECAYS
 from hf_memory.reports.formats import words
 from hf_memory.reports.length_plots import set_lengths, shade_training
-from hf_memory.reports.plotting import Drawing, Frames, draw_curve, limit_share, name_panel, plain
+from hf_memory.reports.plotting import Drawing, Frames, draw_curve, limit_share, mark_legend, name_panel, of_seed, plain
 from hf_memory.reports.study_axes import (
     arm_label,
     by_task,
@@ -22,6 +22,7 @@ from hf_memory.reports.study_axes import (
 )
 from hf_memory.reports.styles import LEGEND, PLATEAU, Style, style_of
 from hf_memory.reports.tables import to_csv
+from hf_memory.reports.vectors import mark_curve
 from hf_memory.studies.outcomes import Result, Study
 
 _TIMES = {"at the end": ("solid", "o"), "at the first crossing": ((0, (1, 1.2)), "s")}
@@ -52,12 +53,13 @@ def parameters_drawing(study: Study, group: str, results: Sequence[Result]) -> D
     if axis is None or len(depths) < 2:
         return None
     metric, table = study.recipe.metric_name, []
-    curves: dict[tuple[str, int], dict[float, list[float]]] = {}
+    curves: dict[tuple[str, int], dict[float, list[tuple[str, float]]]] = {}
     mixers: dict[str, str] = {}
     for label, result, row in headline_rows(study, results):
         place, value = result.cell.place, result.value(row.split, metric)
         arm = arm_label({name: at for name, at in place.items() if name not in (axis, "depth")})
-        curves.setdefault((arm, place["depth"]), {}).setdefault(float(row.parameters_non_embedding), []).append(value)
+        at = curves.setdefault((arm, place["depth"]), {}).setdefault(float(row.parameters_non_embedding), [])
+        at.append((of_seed(result.cell.seed), value))
         mixers[arm] = result.cell.mixer
         table.append((label, row.parameters_non_embedding, result.cell.seed, value, result.digest))
     if not curves:
@@ -68,7 +70,7 @@ def parameters_drawing(study: Study, group: str, results: Sequence[Result]) -> D
     for axes in frames.axes:
         axes.set_xscale("log")
         shown += draw_levels(axes, study, results, "validation", named=frames.one)
-        axes.legend(title="layers", title_fontsize=7, handlelength=2.4, **{**LEGEND, "fontsize": 7})
+        mark_legend(axes.legend(title="layers", title_fontsize=7, handlelength=2.4, **{**LEGEND, "fontsize": 7}))
     limit_share(frames.axes, shown)
     return Drawing(
         drawing_name(study, group, "parameters"),
@@ -91,7 +93,10 @@ def course_drawing(study: Study, group: str, results: Sequence[Result]) -> Drawi
         for axes, name in zip(grid[:, labels.index(label)], ("loss", metric), strict=True):
             curve = result.curve("validation", name)
             if curve:
-                axes.plot(*zip(*curve, strict=True), color=styles[result.arm].colour, linewidth=1.2, alpha=0.85)
+                (line,) = axes.plot(
+                    *zip(*curve, strict=True), color=styles[result.arm].colour, linewidth=1.2, alpha=0.85
+                )
+                mark_curve(line, label, f"{label}, {of_seed(result.cell.seed)}")
             table += [(label, result.cell.seed, name, step, value, result.digest) for step, value in curve]
             shown += [value for _, value in curve] if name == metric else []
     for column, label in enumerate(labels):
@@ -120,7 +125,7 @@ def crossing_drawing(study: Study, group: str, results: Sequence[Result]) -> Dra
     """The metric over the test length, at the first crossing and at the end, a panel for each arm."""
     metric, styles = study.recipe.metric_name, study_styles(study)
     frames = Frames((arm_label(result.cell.place) for result in results), several=True)
-    table, shown, curves = [], list[float](), dict[tuple[str, str], dict[float, list[float]]]()
+    table, shown, curves = [], list[float](), dict[tuple[str, str], dict[float, list[tuple[str, float]]]]()
     arms = {arm_label(result.cell.place): result.arm for result in results}
     for result in results:
         label = arm_label(result.cell.place)
@@ -129,7 +134,8 @@ def crossing_drawing(study: Study, group: str, results: Sequence[Result]) -> Dra
             for time, read in reads.items():
                 if time == "at the end" or result.crossing is not None:
                     value = read(row.split, metric)
-                    curves.setdefault((label, time), {}).setdefault(row.length * _SHIFTS[time], []).append(value)
+                    at = curves.setdefault((label, time), {}).setdefault(row.length * _SHIFTS[time], [])
+                    at.append((of_seed(result.cell.seed), value))
                     table.append((label, time, row.length, result.cell.seed, value, result.crossing, result.digest))
                     shown.append(value)
     for (label, time), values in curves.items():
@@ -152,14 +158,15 @@ def decay_drawings(study: Study, group: str, results: Sequence[Result]) -> list[
     metric = study.recipe.metric_name
     held = [result for result in results if any(DECAYS[0] in row.metrics for row in result.rows.values())]
     names = (metric, *DECAYS)
-    curves: dict[tuple[str, str], dict[float, list[float]]] = {}
+    curves: dict[tuple[str, str], dict[float, list[tuple[str, float]]]] = {}
     arms, table = {arm_label(result.cell.place): result.arm for result in held}, []
     for result in held:
         label = arm_label(result.cell.place)
         for row in _tests(result):
             for name in (name for name in names if name in row.metrics):
                 value = result.value(row.split, name)
-                curves.setdefault((name, label), {}).setdefault(row.length, []).append(value)
+                at = curves.setdefault((name, label), {}).setdefault(row.length, [])
+                at.append((of_seed(result.cell.seed), value))
                 table.append((label, name, row.length, result.cell.seed, value, result.digest))
     if not table:
         return []
@@ -197,12 +204,13 @@ def _slices(study: Study, metric: str, annotations: Sequence[str]) -> Drawing | 
     styles, table, labels = study_styles(study), [], dict[str, str]()
     for line, (group, found) in enumerate(groups.items()):
         for axes, annotation in zip(grid[line], annotations, strict=True):
-            curves: dict[str, dict[float, list[float]]] = {}
+            curves: dict[str, dict[float, list[tuple[str, float]]]] = {}
             for label, result, row in found:
                 labels[label] = result.arm
                 for name, low in _slice_names(row.metrics, metric, annotation):
                     value = row.value(name)
-                    curves.setdefault(label, {}).setdefault(_place(low), []).append(value)
+                    at = curves.setdefault(label, {}).setdefault(_place(low), [])
+                    at.append((of_seed(result.cell.seed), value))
                     table.append((group, label, annotation, low, result.cell.seed, value, result.digest))
             for label, values in curves.items():
                 draw_curve(axes, label, values, styles[labels[label]])
@@ -272,4 +280,4 @@ def _key(style: Style) -> Line2D:
 
 def _explain(figure: Figure, lines: Mapping[str, Line2D]) -> None:
     """One legend for all panels."""
-    figure.legend(lines.values(), lines.keys(), loc="outside right center", handlelength=3.2, **LEGEND)
+    mark_legend(figure.legend(lines.values(), lines.keys(), loc="outside right center", handlelength=3.2, **LEGEND))

@@ -8,8 +8,7 @@ from typing import Any
 
 from hf_memory.names import file_name
 from hf_memory.reports.formats import count, share, words
-from hf_memory.reports.pages import picture, write_single_page
-from hf_memory.reports.plotting import Drawing, png, svg
+from hf_memory.reports.pages import drawing_files, picture, write_single_page
 from hf_memory.reports.study_axes import label_of
 from hf_memory.reports.study_plots import draw_study
 from hf_memory.reports.study_tables import PLACE_FACTS, RUN_FACTS, cell_table, place_tables
@@ -75,11 +74,11 @@ def _section(study: Study, again: Replication | None) -> tuple[dict[str, Any], d
     files[f"{name}.md"] = "\n".join(to_markdown(table) for table in shown).encode()
     figures = []
     for drawing in (*filter(None, [verdicts]), *draw_study(study)):
-        own = _drawing_files(drawing)
+        own = drawing_files(drawing)
         file = file_name(f"{drawing.name}-{recipe.profile}")
         files.update({f"{file}.{ending}": content for ending, content in own.items()})
         caption = f"{drawing.caption} Files: {file}.svg, .png, .csv."
-        figures.append(picture(own["png"], drawing.alt or drawing.caption, caption))
+        figures.append(picture(own["svg"], drawing.alt or drawing.caption, caption))
     section = {
         "id": name,
         "title": f"{recipe.title or recipe.name}, profile {recipe.profile}",
@@ -96,11 +95,6 @@ def _leading(table: PageTable) -> list[str]:
     """The columns of a table that hold its outcomes and values."""
     facts = {*PLACE_FACTS, *RUN_FACTS, "cell"} - {"outcome"}
     return [name for name in table.columns if name not in facts]
-
-
-def _drawing_files(drawing: Drawing) -> dict[str, bytes]:
-    """Image, vectors and numbers of a figure by ending. Each is drawn once, since drawing moves the layout."""
-    return {"png": png(drawing.figure), "svg": svg(drawing.figure), "csv": drawing.table.encode()}
 
 
 def runs_in_words(study: Study) -> str:

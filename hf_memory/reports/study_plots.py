@@ -14,7 +14,7 @@ from hf_memory.experiments.results import Row
 from hf_memory.experiments.summary import studies as split_studies
 from hf_memory.reports.formats import words
 from hf_memory.reports.length_plots import plot_length_curves
-from hf_memory.reports.plotting import Drawing, Frames, canvas, draw_curve, finish, limit_share, scale_bytes
+from hf_memory.reports.plotting import Drawing, Frames, canvas, draw_curve, finish, limit_share, of_seed, scale_bytes
 from hf_memory.reports.study_axes import (
     arm_label,
     by_task,
@@ -26,6 +26,7 @@ from hf_memory.reports.study_axes import (
 from hf_memory.reports.study_details import detail_drawings, parameters_drawing
 from hf_memory.reports.styles import FRONTIER, GUIDE, PLATEAU
 from hf_memory.reports.tables import to_csv
+from hf_memory.reports.vectors import mark_curve
 from hf_memory.studies.outcomes import Result, Study
 from hf_memory.studies.statistics import FOUR_POINTS
 from hf_memory.tasks import task_class
@@ -87,10 +88,10 @@ def rate_drawing(study: Study, group: str, results: Sequence[Result]) -> Drawing
     metric, frames = study.recipe.metric_name, Frames(_by_curve(searched))
     table, shown = [], list[float]()
     for label, own in _by_curve(searched).items():
-        values: dict[float, list[float]] = {}
+        values: dict[float, list[tuple[str, float]]] = {}
         for result in own:
             value = result.value("validation", metric)
-            values.setdefault(result.cell.learning_rate, []).append(value)
+            values.setdefault(result.cell.learning_rate, []).append((of_seed(result.cell.seed), value))
             cell = result.cell
             table.append((label, cell.learning_rate, cell.seed, value, result.has_diverged, result.digest))
             shown.append(value)
@@ -122,9 +123,9 @@ def state_drawing(study: Study, group: str, results: Sequence[Result]) -> Drawin
     table, means = [], []
     for label in dict.fromkeys(label for _, label, _, _ in points):
         own = [(size, result, row) for size, name, result, row in points if name == label]
-        values: dict[float, list[float]] = {own[0][0]: [result.value(row.split, metric) for _, result, row in own]}
-        draw_curve(axes, label, values, study_styles(study)[own[0][1].arm])
-        means.append((own[0][0], statistics.fmean(values[own[0][0]])))
+        values = [(of_seed(result.cell.seed), result.value(row.split, metric)) for _, result, row in own]
+        draw_curve(axes, label, {own[0][0]: values}, study_styles(study)[own[0][1].arm])
+        means.append((own[0][0], statistics.fmean(value for _, value in values)))
         table += [
             (label, size, result.cell.seed, result.value(row.split, metric), result.digest) for size, result, row in own
         ]
@@ -161,13 +162,14 @@ def size_drawing(study: Study, group: str, results: Sequence[Result]) -> Drawing
     if axis is None:
         return None
     metric = study.recipe.metric_name
-    curves: dict[str, dict[float, list[float]]] = {}
+    curves: dict[str, dict[float, list[tuple[str, float]]]] = {}
     arms: dict[str, str] = {}
     table = []
     for label, result, row in headline_rows(study, results):
         rest = {name: value for name, value in result.cell.place.items() if name != axis}
         curve, size = arm_label(rest), float(result.cell.place[axis])
-        curves.setdefault(curve, {}).setdefault(size, []).append(result.value(row.split, metric))
+        named = (of_seed(result.cell.seed), result.value(row.split, metric))
+        curves.setdefault(curve, {}).setdefault(size, []).append(named)
         arms[curve] = result.arm
         table.append((label, size, result.cell.place.get("depth"), row.parameters_non_embedding, result.cell.seed,
                       result.value(row.split, metric), result.digest))  # fmt: skip
@@ -205,8 +207,9 @@ def _training_drawing(study: Study, group: str, chosen: Sequence[Result], split:
         if not curve:
             continue
         style, axes = study_styles(study)[result.arm], frames.of(label)
-        axes.plot(*zip(*curve, strict=True), color=style.colour, linestyle=style.dash, linewidth=1.2, alpha=0.85,
-                  label=None if label in seen else label)  # fmt: skip
+        (line,) = axes.plot(*zip(*curve, strict=True), color=style.colour, linestyle=style.dash, linewidth=1.2,
+                            alpha=0.85, label=None if label in seen else label)  # fmt: skip
+        mark_curve(line, label, f"{label}, {of_seed(result.cell.seed)}")
         seen.add(label)
         table += [(label, result.cell.seed, step, value, result.digest) for step, value in curve]
     is_headline, shown = metric == study.recipe.metric_name, [line[3] for line in table]

@@ -35,6 +35,8 @@ THRESHOLD: dict[str, Any] = {
 PAIR: dict[str, Any] = {"color": "#8a8a8a", "linewidth": 0.7, "zorder": 2}
 HOLDS: dict[str, Any] = {"color": "#e4efe6", "linewidth": 0, "zorder": 0}
 """The side of a threshold on which a relation holds."""
+INK = "#333333"
+"""Names of curves."""
 GRID: dict[str, Any] = {"color": "#e6e6e6", "linewidth": 0.7, "zorder": 0}
 TITLE: dict[str, Any] = {"fontsize": 10, "loc": "left", "wrap": True}
 NAME: dict[str, Any] = {"fontsize": 8, "loc": "left"}

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from hf_memory.experiments.metrics import REACHED
 from hf_memory.names import file_name
 from hf_memory.reports.formats import UNKNOWN, count, rate, share, spread, words
-from hf_memory.reports.pages import picture, write_single_page
-from hf_memory.reports.plotting import Drawing, png, svg
+from hf_memory.reports.pages import drawing_files, picture, write_single_page
+from hf_memory.reports.plotting import Drawing
 from hf_memory.reports.study_page import problems_of
 from hf_memory.reports.styles import CHANCE, GRID, GUIDE, HOLDS, LEFT, NEVER, PALETTE
 from hf_memory.reports.tables import PageTable, TableCell, TableLine, to_csv
@@ -41,9 +41,8 @@ def write_suite_page(suite: Suite, scores: Mapping[str, list[Score]], out: str |
         files[f"{table.id}.csv"] = to_csv(table.columns, table.texts()).encode()
     for arm, own in scores.items():
         drawing = profile_drawing(suite, arm, own)
-        image, name = png(drawing.figure), drawing.name
-        files |= {f"{name}.png": image, f"{name}.svg": svg(drawing.figure), f"{name}.csv": drawing.table.encode()}
-        figures.append(picture(image, drawing.alt, drawing.caption))
+        files.update({f"{drawing.name}.{ending}": content for ending, content in drawing_files(drawing).items()})
+        figures.append(picture(files[f"{drawing.name}.svg"], drawing.alt, drawing.caption))
     every = [one for own in scores.values() for one in own]
     return write_single_page(
         out,

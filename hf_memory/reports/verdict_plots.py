@@ -11,10 +11,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from hf_memory.reports.formats import by_seed
+from hf_memory.reports.formats import by_seed, fine_share
 from hf_memory.reports.plotting import Drawing
 from hf_memory.reports.styles import GRID, HOLDS, LEFT, NEVER, PAIR, RIGHT, THRESHOLD
 from hf_memory.reports.tables import to_csv
+from hf_memory.reports.vectors import mark_text
 from hf_memory.reports.verdict_tables import verdict_words
 from hf_memory.studies.expectations import Expectation, Measure
 from hf_memory.studies.judging import Judgement
@@ -145,7 +146,8 @@ def _draw_side(
     face = style["color"] if point.counts else "white"
     label = name if point.counts else f"{name}, {point.says}"
     own = {**style, "marker": NEVER} if never else style
-    axes.plot([value], [row], linestyle="", markerfacecolor=face, label=label, clip_on=False, **own)
+    (mark,) = axes.plot([value], [row], linestyle="", markerfacecolor=face, label=label, clip_on=False, **own)
+    mark_text(mark, f"seed {point.seed}, {label}: {'never' if never else fine_share(value)}")
 
 
 def axis_of(expectation: Expectation, points: Sequence[SeedPoint]) -> tuple[float, float, float]:

@@ -34,15 +34,17 @@ def make_rows(mixer: str, values: tuple[float, ...], seed: int = 0, **changes) -
 
 
 class Page(html.parser.HTMLParser):
-    """Collects table rows, and every address that the page refers to."""
+    """Collects table rows, descriptions of drawings, and every address that the page refers to."""
 
     def __init__(self, text: str):
         super().__init__()
-        self.rows, self.addresses, self._cell = [], [], None
+        self.rows, self.addresses, self.drawings, self._cell = [], [], [], None
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
-        self.addresses += [value for name, value in attrs if name in ("src", "href")]
+        self.addresses += [value for name, value in attrs if name in ("src", "href", "xlink:href")]
+        if ("class", "drawing") in attrs:
+            self.drawings.append(dict(attrs)["aria-label"])
         if tag == "tr":
             self.rows.append([])
         if tag in ("td", "th"):

@@ -125,12 +125,51 @@ def test_words_filter_rows(page):
 
 
 def test_every_picture_is_drawn_and_nothing_is_wider_than_the_page(page, tmp_path):
-    sizes = page.evaluate("[...document.images].map(image => [image.complete, image.naturalWidth])")
-    assert len(sizes) >= 4
-    assert all(complete and width > 300 for complete, width in sizes)
+    widths = page.evaluate(
+        "[...document.querySelectorAll('.drawing svg')].map(one => one.getBoundingClientRect().width)"
+    )
+    assert len(widths) >= 4
+    assert all(width > 300 for width in widths)
     assert page.evaluate("document.documentElement.scrollWidth") <= 1200
     shot = page.screenshot(path=str(tmp_path / "page.png"), full_page=True)
     assert len(shot) > 20_000
+
+
+def opacity(page, label, kind="data-curve"):
+    """How opaque the parts of a curve are in the figure of rates, or its name."""
+    chosen = f"#tiny-rates [{kind}='{label}']"
+    return page.locator(chosen).evaluate_all("all => [...new Set(all.map(one => getComputedStyle(one).opacity))]")
+
+
+def rates(page):
+    """Mark the figure of rates, so that it can be found."""
+    page.locator("figure", has_text="tiny-rates-cpu").evaluate("figure => figure.id = 'tiny-rates'")
+    return page.locator("#tiny-rates")
+
+
+def test_a_point_says_what_it_is(page):
+    texts = rates(page).locator("title").all_text_contents()
+    assert {"lstm, width 8, seed 0: 0.9500", "gru, width 16, seed 0: 0.5000"} <= set(texts)
+
+
+@pytest.mark.parametrize("way", ["click on the name", "click on the curve", "Enter", "Space"])
+def test_a_curve_is_shown_alone_and_a_second_time_all_are_back(page, way):
+    figure = rates(page)
+    name = figure.locator("[data-name='gru, width 8']")
+    act = {
+        "click on the name": name.click,
+        "click on the curve": lambda: figure.locator("[data-curve='gru, width 8']").first.dispatch_event("click"),
+    }.get(way, lambda: name.press(way))
+    assert opacity(page, "lstm, width 8") == ["1"]
+    act()
+    assert opacity(page, "lstm, width 8") == ["0.08"]
+    assert opacity(page, "lstm, width 8", "data-name") == ["0.45"]
+    assert opacity(page, "gru, width 8") == opacity(page, "gru, width 8", "data-name") == ["1"]
+    assert opacity(page, "chance", "data-name") == ["1"]  # a level is no curve
+    assert name.get_attribute("aria-pressed") == "true"
+    act()
+    assert opacity(page, "lstm, width 8") == ["1"]
+    assert name.get_attribute("aria-pressed") == "false"
 
 
 def test_plain_pages_sort_and_digests_are_words(browser, board):

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 FILES = {
     *("base.html", "report.html", "study_page.html", "suite_page.html", "leaderboard.html"),
     *("figure.html", "sortable.html"),
-    *("page.css", "sortable.js"),
+    *("page.css", "sortable.js", "figures.js"),
 }
 
 
@@ -56,7 +56,7 @@ def test_scripts_and_styles_reach_the_page_unchanged(tmp_path):
     values = {"heading": "H", "problems": [], "sections": []}
     text = write_single_page(tmp_path, "study_page.html", {}, [make_row()], **values).read_text()
     folder = importlib.resources.files("hf_memory.reports") / "templates"
-    for name in ("page.css", "sortable.js"):
+    for name in ("page.css", "sortable.js", "figures.js"):
         assert (folder / name).read_text().strip() in text
 
 
@@ -66,4 +66,5 @@ def test_the_footer_counts_runs_and_names_what_they_ran_on():
 
 
 def test_pictures_lie_in_the_page():
-    assert picture(b"abc", "what", "caption") == {"image": "YWJj", "alt": "what", "caption": "caption"}
+    vectors = b"<?xml version='1.0' encoding='utf-8'?>\n<svg xmlns='http://www.w3.org/2000/svg' />".replace(b"'", b'"')
+    assert picture(vectors, "what", "caption") == {"vectors": "<svg />", "alt": "what", "caption": "caption"}

@@ -1,6 +1,5 @@
 """The page of a sweep shows its verdicts, rows and figures, and stands alone."""
 
-import base64
 import csv
 import json
 import math
@@ -11,6 +10,7 @@ import pytest
 
 from hf_memory.experiments.results import read_definition
 from hf_memory.reports.report import write_report
+from hf_memory.reports.vectors import inline
 from hf_memory.studies.cells import failure_path
 from hf_memory.studies.outcomes import find_records, read_study, write_record
 from hf_memory.studies.plans import make_settings
@@ -32,14 +32,12 @@ def test_page_judges_and_shows_every_run(tmp_path):
     assert verdicts["LSTM <keeps> it."] == ["leans (1 of 1)", "holds in 1 of 1 seeds (0.03 to 1.00)", "≥ 0.95", "0.7"]
     assert verdicts["GRU keeps it."] == ["leans (0 of 1)", "holds in 0 of 1 seeds (0.00 to 0.97)", "≥ 0.6", "0.7"]
     assert not re.search(r"https?://|<script src|<link", text)
-    images = [address for address in page.addresses if address.startswith("data:image/png;base64,")]
-    assert len(images) == len(page.addresses) >= 4
+    assert len(page.drawings) >= 4
+    assert page.addresses and all(address.startswith("#") for address in page.addresses)  # parts of the drawings
     files = {file.name for file in (tmp_path / "report").iterdir()}
     for name in {file.rpartition(".")[0] for file in files if file.endswith(".png")}:
         assert {f"{name}.png", f"{name}.svg", f"{name}.csv"} <= files
-        assert any(
-            base64.b64decode(image.split(",", 1)[1]) == (path.parent / f"{name}.png").read_bytes() for image in images
-        )
+        assert inline((path.parent / f"{name}.svg").read_bytes()) in text
     runs = list(csv.DictReader((path.parent / "tiny-cpu-cells.csv").read_text().splitlines()))
     assert len(runs) == 8
     assert {(run["arm"], run["learning rate"], run["test_12"]) for run in runs} == {
@@ -124,7 +122,7 @@ def test_each_word_has_its_class_and_its_seeds(tmp_path):
     assert rows["GRU learns a little."][4:6] == ["≥ 0.65, 0.55, 0.65, 0.55, 0.65", "0.6"]
     assert rows["LSTM at its best rates keeps it."][4] == "0.9, 0.9"
     assert "coin in every seed, 0.12 of them would agree by luck, and 0.12 disagree" in text  # four lines of 5 seeds
-    alt = re.search(r'<img alt="([^"]*)"', text).group(1)
+    alt = Page(text).drawings[0]
     assert alt.startswith("LSTM keeps it. Agrees: holds in 5 of 5 seeds (0.48 to 1.00). GRU keeps it. Disagrees: ")
     assert (tmp_path / "report" / "tiny-verdicts-cpu.png").is_file()
 

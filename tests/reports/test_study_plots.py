@@ -21,7 +21,7 @@ def test_figures_show_rates_state_width_and_training():
     assert loss.get_ylabel() == "loss on validation (nats)"
     assert [float(y) for y in loss.lines[0].get_ydata()] == pytest.approx([0.5, 0.3, 0.1])
     assert 0.69 in [line.get_ydata()[0] for line in loss.lines]
-    assert "plateau" not in [text.get_text() for text in loss.get_legend().get_texts()]
+    assert "plateau" not in [text.get_text() for text in loss.texts]
     rates = list(csv.DictReader(drawings["tiny-rates"].table.splitlines()))
     assert len(rates) == 8
     diverged = [line for line in rates if line["diverged"] == "True"]
@@ -37,13 +37,11 @@ def test_figures_show_rates_state_width_and_training():
     axes = drawings["tiny-rates"].figure.axes[0]
     marked = {line.get_xdata()[0] for line in axes.lines if len(set(line.get_xdata())) == 1}
     assert {1e-4, 4.64e-4, 2.15e-3, 1e-2} <= marked
-    names = [text.get_text() for text in axes.get_legend().get_texts()]
+    names = [text.get_text() for text in axes.texts]
     assert {"lstm, width 8", "gru, width 16", "chance"} <= set(names)
     curve = drawings["tiny-training-validation"].figure.axes[0].lines[0]
     assert list(curve.get_xdata()) == [1, 2, 3]
-    assert "plateau" in [
-        text.get_text() for text in drawings["tiny-training-validation"].figure.axes[0].get_legend().get_texts()
-    ]
+    assert "plateau" in [text.get_text() for text in drawings["tiny-training-validation"].figure.axes[0].texts]
 
 
 def test_frontier_holds_the_points_that_none_beats_with_less():
