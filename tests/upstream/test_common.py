@@ -15,6 +15,10 @@ ModelTesterMixin, ConfigTester, TrainingTesterMixin = MIXINS.values()
 
 OVERRIDES = {
     "has_attentions": "MambaModelTest, RecurrentGemmaModelTest, xLSTMModelTest: no map of attention is returned",
+    "training_overfit_steps": (
+        "NandiModelTest: twice the steps, for minGRU alone, whose loss falls by 97% in 300 steps and its gradients, which "
+        "are small from the start on, by 86%; the thresholds are those of the mixin"
+    ),
     "test_config": "MambaModelTest, RwkvModelTest, xLSTMModelTest: the properties of a config without attention heads",
     "test_model_weights_reload_no_missing_tied_weights": (
         "deliberate: a checkpoint that lacks tensors of the model is refused, since numbers measured with weights that "
@@ -88,10 +92,15 @@ class Common(ModelTesterMixin, TrainingTesterMixin):
 
 def test_nothing_is_overridden_without_a_name_or_a_reason():
     own = {name for name, value in vars(Common).items() if getattr(value, "__module__", "") == __name__}
-    assert own - {"setUp"} == OVERRIDES.keys() - {"has_attentions"}
+    assert own - {"setUp"} == OVERRIDES.keys() - {"has_attentions", "training_overfit_steps"}
 
 
 for _key in model_keys():
     _name = model_class(_key).__name__ + "Test"
     _classes = tuple(model_class(_key, head) for head in ("base", "causal", "token_classification"))
-    globals()[_name] = type(_name, (Common, unittest.TestCase), {"key": _key, "all_model_classes": _classes})
+    _own = {
+        "key": _key,
+        "all_model_classes": _classes,
+        **({"training_overfit_steps": 600} if _key == "min_gru" else {}),
+    }
+    globals()[_name] = type(_name, (Common, unittest.TestCase), _own)
