@@ -110,13 +110,24 @@ def save_study(results: str | os.PathLike[str], folder: Path, repo_id: str) -> t
         source = checkpoint_path(runs, result.digest)
         if source.is_dir() and result.rows:
             name = f"{CHECKPOINTS}/{result.digest}"
-            _save_checkpoint(source, folder / name, repo_id, name, list(result.rows.values()))
+            save_checkpoint(source, folder / name, repo_id, name, list(result.rows.values()))
             kept[name] = result
     return study, kept
 
 
-def _save_checkpoint(source: Path, folder: Path, repo_id: str, subfolder: str, rows: Sequence[Row]) -> None:
-    """Copy a checkpoint, and write its card and the figure in it."""
+def save_checkpoint(source: Path, folder: Path, repo_id: str, subfolder: str, rows: Sequence[Row]) -> None:
+    """Copy a checkpoint that a sweep kept, and write its card and the figure in it.
+
+    Args:
+        source: Its folder.
+        folder: Where to write.
+        repo_id: Repository, or folder, of which ``folder`` becomes ``subfolder``, for the card's example of loading.
+        subfolder: Its name there.
+        rows: Its rows.
+
+    Raises:
+        ValueError: If the checkpoint is damaged.
+    """
     model = load_checkpoint(source)
     shutil.copytree(source, folder)
     save_figures(rows, folder / FIGURES)
