@@ -2,6 +2,10 @@
 
 It leaves out the folders ``exporters``, ``generation``, ``pipelines`` and ``utils`` of the tests. What the common files
 import from there is put in place here. Exports and generation are held by the contracts of ``hf_memory.testing``.
+
+The mixin of pipelines calls test classes of that folder on checkpoints of the Hub, and that of tensor parallelism a
+module ``distributed_testing_utils``, which is left out as well; no type here has a plan for tensor parallelism, so that
+it would skip them all. Pipelines are held by ``tests/models/test_pipelines.py``.
 """
 
 import importlib
