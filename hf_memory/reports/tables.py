@@ -44,7 +44,7 @@ class PageTable:
 
     def led_by(self, *names: str) -> "PageTable":
         """The same table with these columns behind the first one: what matters is seen where few columns fit."""
-        wanted = [self.columns.index(name) for name in names if name in self.columns]
+        wanted = [self.columns.index(name) for name in names if name in self.columns[1:]]
         order = [0, *wanted, *(i for i in range(1, len(self.columns)) if i not in wanted)]
         lines = tuple(dataclasses.replace(line, cells=tuple(line.cells[i] for i in order)) for line in self.lines)
         return dataclasses.replace(self, columns=tuple(self.columns[i] for i in order), lines=lines)

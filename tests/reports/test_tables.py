@@ -32,3 +32,9 @@ def test_csv_holds_every_text():
 def test_a_text_that_begins_like_a_formula_stays_a_text_and_numbers_stay_numbers():
     lines = [("=1+1", "-0.5", -0.5), ("@x", "lstm", 3), ("-cmd", "1e-3", "+")]
     assert to_csv(("arm", "value", "other"), lines) == "arm,value,other\n'=1+1,-0.5,-0.5\n'@x,lstm,3\n'-cmd,1e-3,'+\n"
+
+
+def test_columns_that_lead_stand_behind_the_first_one_and_every_column_stands_once():
+    table = PageTable("id", "title", "", ("arm", "rate", "value"), (TableLine(tuple(map(TableCell, "abc"))),))
+    led = table.led_by("value", "arm", "nowhere")
+    assert (led.columns, led.texts()) == (("arm", "value", "rate"), [["a", "c", "b"]])
