@@ -67,8 +67,9 @@ class SLSTMMixer(Mixer):
         size = width // heads
         kernel = config.conv_kernel
         self.conv = ShortConvolution(width, kernel, activation="silu") if kernel else None
-        self.weight_ih = nn.Parameter(torch.empty(heads, size, _GATES, size))
-        self.weight_hh = nn.Parameter(torch.empty(heads, size, _GATES, size))
+        # The gates of a head lie side by side: adapters take parameters of up to three axes.
+        self.weight_ih = nn.Parameter(torch.empty(heads, size, _GATES * size))
+        self.weight_hh = nn.Parameter(torch.empty(heads, size, _GATES * size))
         self.bias = nn.Parameter(torch.empty(heads, _GATES, size, dtype=torch.float32))
         self.head_norm = HeadNorm(width, config.norm_eps, bias=False)
 
@@ -110,7 +111,7 @@ class SLSTMMixer(Mixer):
         names = ("cell", "normalizer", "maximum", "hidden")
         start = None if state is None else tuple(state[name] for name in names)
         # Without a state to return, padding may run on: outputs before it are the same.
-        output, final = slstm(inputs, self.weight_hh, start, lengths if return_state else None)
+        output, final = slstm(inputs, self._by_gate(self.weight_hh), start, lengths if return_state else None)
         output = self.head_norm(output.to(hidden_states.dtype))
         if not return_state:
             return output, None
@@ -120,13 +121,17 @@ class SLSTMMixer(Mixer):
     def transition_spectrum(self, hidden_states: Tensor) -> Tensor:
         """Of the Jacobian of (c, n, h), by its formula; with a convolution also 0, since its buffer is shifted."""
         inputs, _ = self._inputs(hidden_states, None, None, False)
-        return with_shift(slstm_spectrum(inputs, self.weight_hh), self.conv)
+        return with_shift(slstm_spectrum(inputs, self._by_gate(self.weight_hh)), self.conv)
+
+    def _by_gate(self, weight: Tensor) -> Tensor:
+        """A weight as (H, P, 4, P): head, input, gate, output."""
+        return weight.unflatten(-1, (_GATES, -1))
 
     def _inputs(
         self, hidden_states: Tensor, state: State | None, lengths: Tensor | None, return_state: bool
     ) -> tuple[Tensor, State | None]:
         """W x + b (B, T, H, 4, P) in at least float32, and the state of the convolution."""
-        weight = self.weight_ih.to(hidden_states.dtype)
+        weight = self._by_gate(self.weight_ih).to(hidden_states.dtype)
         sources, conv = [(hidden_states, weight)], None
         if self.conv is not None:
             mixed, conv = self.conv(hidden_states, split_state(state, "conv"), lengths, None, return_state)

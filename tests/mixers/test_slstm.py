@@ -28,7 +28,8 @@ def _loop(mixer, inputs):
         sources = (mixed, mixed, row, row)
         parts = []
         for head in range(heads):
-            W, R, b = mixer.weight_ih[head], mixer.weight_hh[head], mixer.bias[head]
+            W, R = (weight[head].unflatten(-1, (4, -1)) for weight in (mixer.weight_ih, mixer.weight_hh))
+            b = mixer.bias[head]
             size = W.shape[0]
             own = slice(head * size, (head + 1) * size)
             c = n = h = row.new_zeros(size)
@@ -107,9 +108,10 @@ def test_a_cell_set_by_hand_counts_modulo_two_far_beyond_any_length_of_training(
         # Cell 0 remembers OR of bit and parity, cell 1 AND; parity is their difference. Each step writes in full.
         mixer.bias[0, 1] = -60.0
         mixer.bias[0, 3] = 60.0
-        mixer.weight_ih[0, 0, 2] = 40.0  # the input in channel 0 is a bit
-        mixer.weight_hh[0, 0, 2] = 20.0  # h is (OR, AND) in {-1, 1}
-        mixer.weight_hh[0, 1, 2] = -20.0
+        weight_ih, weight_hh = (weight.unflatten(-1, (4, -1)) for weight in (mixer.weight_ih, mixer.weight_hh))
+        weight_ih[0, 0, 2] = 40.0  # the input in channel 0 is a bit
+        weight_hh[0, 0, 2] = 20.0  # h is (OR, AND) in {-1, 1}
+        weight_hh[0, 1, 2] = -20.0
         mixer.bias[0, 2, 0], mixer.bias[0, 2, 1] = -20.0, -60.0
     bits = torch.randint(0, 2, (3, 2000))
     inputs = torch.stack((bits, torch.zeros_like(bits)), dim=-1).double()

@@ -12,7 +12,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"),
 ]
 
-PACKED = {key: {"target_parameters": ["weight_ih", "weight_hh"]} for key in ("rnn", "lstm", "gru", "nru")}
+PACKED = {key: {"target_parameters": ["weight_ih", "weight_hh"]} for key in ("rnn", "lstm", "gru", "nru", "slstm")}
 """Types without linear layers: the weights of their cells are parameters of the mixer."""
 
 
