@@ -112,7 +112,7 @@ def _written(key: Tensor | None, erase: Tensor | None, probe: Tensor, beta: Tens
     if (key is None) == (beta is None):
         raise ValueError("key must be None where there is a beta, and only there")
     if beta is None:
-        return key  # type: ignore[return-value]
+        return key
     if erase is not None:
         raise ValueError("erase must be None where there is a beta: what is written is what is erased")
     check_shapes(probe, beta=(beta, tuple(probe.shape[:3])))

@@ -1,7 +1,7 @@
 """Chunked delta rules of flash-linear-attention whose strengths are known (0.6).
 
-``chunk_delta_rule`` without decay, ``chunk_gated_delta_rule`` with one number for all keys of a head, ``chunk_kda`` with
-one for each key, and ``chunk_gated_delta_product`` with several steps in a token, of which the first decays by one
+``chunk_delta_rule`` without decay, ``chunk_gated_delta_rule`` with one number for all keys of a head, ``chunk_kda``
+with one for each key, and ``chunk_gated_delta_product`` with several steps in a token, of which the first decays by one
 number or none. Their layout and the axes of their states are those of this package; only their default scale of the
 query is not. They take half precision alone and at most 256 numbers per key, keep the state in float32, and have no
 second derivative.

@@ -346,7 +346,7 @@ def test_strengths_stand_in_the_place_of_a_key():
         (probe, None, beta, "key"),
         (None, None, None, "key"),
         (None, probe, beta, "erase"),
-    ):  # noqa: E501
+    ):
         with pytest.raises(ValueError, match=f"{name} must be None where there is a beta"):
             generalized_delta_rule(query, key, value, erase, probe, beta=strength)  # fmt: skip
     with pytest.raises(ValueError, match="beta must have shape"):
