@@ -97,15 +97,17 @@ def unscaled(q):
     return q * q.shape[-1] ** 0.5
 
 
-def stand_ins(law):
-    """Functions of the package, by module, with its parameters as far as adapters use them."""
+def begin(name, q, k, v, scale, state):
+    """Note the call, check what half precision asks for, and scale the query."""
+    CALLS.append(name)
+    assert q.dtype == k.dtype == v.dtype
+    assert v.shape[-1] % 2 == 0
+    assert state is None or state.dtype == torch.float32
+    return q * (k.shape[-1] ** -0.5 if scale is None else scale)
 
-    def begin(name, q, k, v, scale, state):
-        CALLS.append(name)
-        assert q.dtype == k.dtype == v.dtype
-        assert v.shape[-1] % 2 == 0
-        assert state is None or state.dtype == torch.float32
-        return q * (k.shape[-1] ** -0.5 if scale is None else scale)
+
+def of_attention(law):
+    """Functions of attention, by module, with the parameters of the package as far as adapters use them."""
 
     def chunk_gla(q, k, v, g, scale=None, initial_state=None, output_final_state=False):
         q = begin("gla", q, k, v, scale, initial_state)
@@ -119,6 +121,21 @@ def stand_ins(law):
         assert u.shape == k.shape[2:]
         output, final = law.rwkv6(r, k, v, w, u, initial_state)
         return output, final if output_final_state else None
+
+    def parallel_forgetting_attn(q, k, v, g, scale=None):
+        q = begin("forgetting_attn", q, k, v, scale, None)
+        assert g.shape == k.shape[:3]
+        return law.forgetting(q, k, v, g)
+
+    return {
+        "fla.ops.gla": {"chunk_gla": chunk_gla},
+        "fla.ops.rwkv6": {"chunk_rwkv6": chunk_rwkv6},
+        "fla.ops.forgetting_attn": {"parallel_forgetting_attn": parallel_forgetting_attn},
+    }
+
+
+def of_rules(law):
+    """The same of delta rules."""
 
     def chunk_delta_rule(q, k, v, beta, scale=None, initial_state=None, output_final_state=False):
         q = begin("delta_rule", q, k, v, scale, initial_state)
@@ -152,21 +169,18 @@ def stand_ins(law):
         output, final = law.dplr(q, k, v, a, b, gk, initial_state)
         return output, final if output_final_state else None
 
-    def parallel_forgetting_attn(q, k, v, g, scale=None):
-        q = begin("forgetting_attn", q, k, v, scale, None)
-        assert g.shape == k.shape[:3]
-        return law.forgetting(q, k, v, g)
-
     return {
-        "fla.ops.gla": {"chunk_gla": chunk_gla},
-        "fla.ops.rwkv6": {"chunk_rwkv6": chunk_rwkv6},
         "fla.ops.delta_rule": {"chunk_delta_rule": chunk_delta_rule},
         "fla.ops.gated_delta_rule": {"chunk_gated_delta_rule": chunk_gated_delta_rule},
         "fla.ops.kda": {"chunk_kda": chunk_kda},
         "fla.ops.gated_delta_product": {"chunk_gated_delta_product": chunk_gated_delta_product},
         "fla.ops.generalized_delta_rule": {"chunk_dplr_delta_rule": chunk_dplr_delta_rule},
-        "fla.ops.forgetting_attn": {"parallel_forgetting_attn": parallel_forgetting_attn},
     }
+
+
+def stand_ins(law):
+    """All functions of the package, by module."""
+    return {**of_attention(law), **of_rules(law)}
 
 
 @pytest.fixture(params=[Own, pytest.param(Published, marks=pytest.mark.kernels)])
