@@ -1,6 +1,7 @@
 """Speed on a CPU, in ratios of interleaved runs, with the floors that the package holds itself to.
 
-    python -m benchmarks.cpu --output results/cpu                      # all sections but the last three
+    python -m benchmarks.cpu --output results/cpu                      # all sections but the last eight
+    python -m benchmarks.cpu --output results/cpu --sections modern modern_peers modern_decoding modern_memory
     python -m benchmarks.cpu --output results/cpu --sections sweeps recall
     python -m benchmarks.cpu --output results/cpu --smoke              # the same road in small
 
@@ -16,6 +17,11 @@ Sections:
     probes     a probe of a public model at 1,024 tokens against bare passes over its prompts
     yardstick  every mixer against attention with RoPE, at 256 tokens and at 4,096
     growth     time and peak memory of a training step per token, from 256 tokens to 8,192
+    modern     the modern mixers against attention in one interleaved run, at 256 tokens and at 4,096
+    modern_peers     some of them against the layers of transformers in plain torch
+    modern_decoding  one token after a long context against one after a short one
+    modern_memory    peak memory for each token of a long row against a shorter one
+    threads    two threads against one for single runs, and when two pay
     sweeps     cells per hour with one process, one per core, and runs stacked into one model
     steps      a step of each run of R1, alone and in stacks of runs with rows of their own
     recall     seconds until two layers of attention recall 0.99 on MQAR, 64 tokens and 4 pairs
@@ -37,9 +43,11 @@ import torch
 from benchmarks.common import environment, write_json
 from benchmarks.cpu_data import data
 from benchmarks.cpu_model import decoding, growth, heads, recall, trainer
+from benchmarks.cpu_modern import modern, modern_decoding, modern_memory, modern_peers
 from benchmarks.cpu_peers import cells, operators, peers, yardstick
 from benchmarks.cpu_probes import probes
 from benchmarks.cpu_sweeps import steps, sweeps
+from benchmarks.cpu_threads import threads
 from benchmarks.rows import SMOKE, Row, Scale, skipped, table
 
 FIRST_CALL = """
@@ -82,6 +90,11 @@ SECTIONS: dict[str, Callable[[Scale], Iterator[Row]]] = {
     "probes": probes,
     "yardstick": yardstick,
     "growth": growth,
+    "modern": modern,
+    "modern_peers": modern_peers,
+    "modern_decoding": modern_decoding,
+    "modern_memory": modern_memory,
+    "threads": threads,
     "sweeps": sweeps,
     "steps": steps,
     "recall": recall,
@@ -104,7 +117,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     """Run the sections that were asked for, writing after each, and return the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, help="folder for cpu.json and cpu.md")
-    parser.add_argument("--sections", nargs="+", choices=list(SECTIONS), default=list(SECTIONS)[:-3])
+    parser.add_argument("--sections", nargs="+", choices=list(SECTIONS), default=list(SECTIONS)[:-8])
     parser.add_argument("--repeats", type=int, help="interleaved runs of each step")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="torch threads")
     parser.add_argument("--budget", type=float, default=840.0, help="seconds for all sections")

@@ -32,7 +32,7 @@ def heads(scale: Scale) -> Iterator[Row]:
         return F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
 
     sparse = backward(model, lambda: model(ids, labels=labels).loss)
-    yield compared("logits at the labels against all logits", sparse, backward(model, dense), scale, memory=True)
+    yield compared("logits at the labels against all logits", sparse, backward(model, dense), scale)
 
 
 def trainer(scale: Scale) -> Iterator[Row]:

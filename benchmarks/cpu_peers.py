@@ -18,10 +18,12 @@ from transformers import (
     Mamba2Model,
     MambaConfig,
     MambaModel,
+    PreTrainedModel,
     RwkvConfig,
     RwkvModel,
 )
 
+from benchmarks.roofline import Step
 from benchmarks.rows import Row, Scale, compared, skipped
 from hf_memory.mixers.auto import mixer_class, mixer_config, mixer_model
 from hf_memory.ops.delta_rule import delta_rule
@@ -32,23 +34,18 @@ VOCABULARY = 64
 TORCH_CELLS = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 
 
-def backward(module: nn.Module, loss: Callable[[], Tensor]) -> Callable[[], None]:
-    """A training step without an optimiser."""
-
-    def step() -> None:
-        module.zero_grad(set_to_none=True)
-        loss().backward()
-
-    return step
+def backward(module: nn.Module, loss: Callable[[], Tensor], numbers: int = 0) -> Step:
+    """A training step without an optimiser; ``numbers`` are those that its layers take in and give."""
+    return Step(module, loss, numbers)
 
 
-def ours(key: str, width: int, length: int, batch: int, **fields: Any) -> Callable[[], None]:
+def ours(key: str, width: int, length: int, batch: int, **fields: Any) -> Step:
     """A training step of two layers of ours without a head."""
     limit = max(2048, length)
     config = mixer_config(key, vocab_size=VOCABULARY, hidden_size=width, max_position_embeddings=limit, **fields)
     model = mixer_model(config).train()
     ids = torch.randint(0, VOCABULARY, (batch, length))
-    return backward(model, lambda: model(ids).last_hidden_state.square().mean())
+    return backward(model, lambda: model(ids).last_hidden_state.square().mean(), 2 * 2 * batch * length * width)
 
 
 class Cells(nn.Module):
@@ -82,11 +79,11 @@ def public_models(width: int) -> list[tuple[str, str, Callable[[], nn.Module], f
     ]
 
 
-def public_model_step(model: nn.Module, ids: Tensor) -> Callable[[], None]:
+def public_model_step(model: nn.Module, ids: Tensor) -> Step:
     """A training step of a model that is not ours."""
 
     def loss() -> Tensor:
-        output = model(ids) if isinstance(model, Cells) else model(ids, use_cache=False).last_hidden_state
+        output = model(ids, use_cache=False).last_hidden_state if isinstance(model, PreTrainedModel) else model(ids)
         return output.square().mean()
 
     return backward(model.train(), loss)
@@ -100,7 +97,7 @@ def peers(scale: Scale) -> Iterator[Row]:
         block = {"intermediate_size": 4 * width} if key == "attention" else {}
         try:
             step = ours(key, width, scale.length, scale.batch, **block)
-            yield compared(f"{key} against {name}", step, public_model_step(build(), ids), scale, floor, memory=True)
+            yield compared(f"{key} against {name}", step, public_model_step(build(), ids), scale, floor)
         except ImportError as error:
             yield skipped(f"{key} against {name}", error)
 
@@ -119,7 +116,7 @@ def yardstick(scale: Scale) -> Iterator[Row]:
             if length == scale.long:
                 floor = 1.0 if key in (*doubled, "mamba") else None
             step = ours(key, width, length, batch)
-            yield compared(f"{key} against attention, {batch} x {length}", step, attention, scale, floor, memory=True)
+            yield compared(f"{key} against attention, {batch} x {length}", step, attention, scale, floor)
     for key, factor in (("nru", 6.0), ("ids4", 8.0)):
         step, lstm = (ours(k, width, scale.length, scale.batch) for k in (key, "lstm"))
         yield compared(f"{key} against our LSTM", step, lstm, scale, factor)
@@ -139,7 +136,8 @@ def cells(scale: Scale) -> Iterator[Row]:
         for parameter in mixer.parameters():
             nn.init.uniform_(parameter, -(width**-0.5), width**-0.5)
         inputs = torch.randn(batch, length, width, requires_grad=True)
-        first = backward(mixer, lambda m=mixer, x=inputs: m(x, return_state=False)[0].square().mean())
+        loss = lambda m=mixer, x=inputs: m(x, return_state=False)[0].square().mean()  # noqa: E731
+        first = backward(mixer, loss, 2 * inputs.numel())
         second = backward(theirs, lambda m=theirs, x=inputs: m(x)[0].square().mean())
         floor = 1 / 1.3 if (key, batch, width) == ("gru", 16, 128) else 1.0
         yield compared(f"{key} against torch.nn, {batch} x {length}, width {width}", first, second, scale, floor)

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,7 +12,23 @@ import torch
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """Sizes of one run."""
+    """Sizes of one run.
+
+    Attributes:
+        width: Width of a layer.
+        lengths: Tokens of a row, in training steps.
+        tokens: Tokens of a training step.
+        odd_length: Tokens of a row where results are compared.
+        replica_counts: Models side by side.
+        repeats: Timed runs of a step.
+        patience: Seconds of two runs after which a step is not run again.
+        cell_steps: Steps of the run that trains for recall.
+        cell_batch: Rows of such a step.
+        context: Tokens read before one is decoded.
+        streams: Rows that are decoded together.
+        reach: The longest row, and the most rows, that are tried.
+        data_rows: Rows that a loader gives.
+    """
 
     width: int
     lengths: tuple[int, ...]
@@ -22,14 +39,49 @@ class Scale:
     patience: float
     cell_steps: int
     cell_batch: int
+    context: int
+    streams: int
+    reach: tuple[int, int]
+    data_rows: int
 
 
-FULL = Scale(512, (512, 2048, 8192), 16_384, 67, (1, 8, 64), 10, 6.0, 2_000, 512)
-SMOKE = Scale(16, (16, 32), 64, 11, (1, 2), 1, 1.0, 2, 8)
+FULL = Scale(
+    width=512,
+    lengths=(512, 2048, 8192),
+    tokens=16_384,
+    odd_length=67,
+    replica_counts=(1, 8, 64),
+    repeats=10,
+    patience=6.0,
+    cell_steps=2_000,
+    cell_batch=512,
+    context=2048,
+    streams=64,
+    reach=(2**20, 2**14),
+    data_rows=20_000,
+)
+SMOKE = Scale(
+    width=16,
+    lengths=(16, 32),
+    tokens=64,
+    odd_length=11,
+    replica_counts=(1, 2),
+    repeats=1,
+    patience=60.0,
+    cell_steps=2,
+    cell_batch=8,
+    context=16,
+    streams=2,
+    reach=(64, 4),
+    data_rows=64,
+)
+
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 class Clock:
-    """What is left of the time that the whole command may take."""
+    """What is left of the time that the whole command, or a section of it, may take."""
 
     def __init__(self, budget: float):
         self.end = time.monotonic() + budget
@@ -37,6 +89,10 @@ class Clock:
     def left(self) -> float:
         """Seconds left."""
         return self.end - time.monotonic()
+
+    def part(self, share: float) -> "Clock":
+        """A clock over a share of what is left."""
+        return Clock(share * max(0.0, self.left()))
 
 
 def synchronize(device: torch.device) -> None:

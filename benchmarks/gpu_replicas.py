@@ -12,6 +12,9 @@ from hf_memory.tasks import make_task
 
 LENGTH, WIDTH, ROWS = 64, 64, 64
 
+CELL_STEPS = 10_000
+"""Steps of a cell, by which steps become cells."""
+
 
 def replica_rows(keys: list[str], device: torch.device, scale: Scale, clock: Clock) -> list[dict[str, Any]]:
     """For each mixer and number of replicas, milliseconds of one step of all and how many steps that makes a second."""
@@ -29,6 +32,7 @@ def replica_rows(keys: list[str], device: torch.device, scale: Scale, clock: Clo
                 rows.append({**row, "skipped": first_line(error)})
                 break
             row["replica_steps_per_second"] = count / row["milliseconds"] * 1e3
+            row["cells_per_hour"] = 3600 * row["replica_steps_per_second"] / CELL_STEPS
             single = single or row["replica_steps_per_second"]
             row["gain"] = row["replica_steps_per_second"] / single
             rows.append(row)
@@ -60,9 +64,10 @@ def stacked_step(key: str, count: int, device: torch.device, scale: Scale) -> fl
 
 def replica_table(rows: list[dict[str, Any]]) -> list[str]:
     """Lines of the table of replicas."""
-    lines = ["| mixer | replicas | ms per stacked step | replica steps per second | gain |", "|---|---|---|---|---|"]
+    lines = [f"| mixer | replicas | ms per stacked step | cells of {CELL_STEPS:,} steps per hour | gain |"]
+    lines.append("|---|---|---|---|---|")
     for row in rows:
         cells = [row.get("skipped") or f"{row['milliseconds']:.2f}"]
-        cells += ["", ""] if "skipped" in row else [f"{row['replica_steps_per_second']:.0f}", f"{row['gain']:.1f}"]
+        cells += ["", ""] if "skipped" in row else [f"{row['cells_per_hour']:.0f}", f"{row['gain']:.1f}"]
         lines.append(f"| {row['mixer']} | {row['replicas']} | {' | '.join(cells)} |")
     return lines

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import interleaved, peak_bytes, ratio
+from benchmarks.roofline import Step, least_seconds
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,12 @@ def compared(
     other: Callable[[], Any],
     scale: Scale,
     at_most: float | None = None,
-    memory: bool = False,
 ) -> Row:
-    """Time of ours over that of the other, in turn; ``at_most`` is the floor."""
+    """Time of ours over that of the other, in turn; ``at_most`` is the floor.
+
+    Beside the times stand the peaks of memory, and where ours is a :class:`benchmarks.roofline.Step` its share of the
+    roofline.
+    """
     steps = {"ours": ours, "other": other}
     seconds = interleaved(steps, scale.repeats, scale.clock, scale.patience)
     row: Row = {
@@ -88,9 +92,19 @@ def compared(
     }
     if at_most is not None and scale.judged:
         row.update(at_most=at_most, met=row["ratio"]["median"] <= at_most)
-    if memory and max(seconds["other"]) < scale.patience:
-        row.update(ours_bytes=peak_bytes(ours), other_bytes=peak_bytes(other))
+    add_limits(row, ours, seconds["ours"], scale)
+    if max(seconds["other"]) < scale.patience:
+        row["other_bytes"] = peak_bytes(other)
     return row
+
+
+def add_limits(row: Row, step: Callable[[], Any], seconds: list[float], scale: Scale) -> None:
+    """Add the peak of memory of a step, and its share of the roofline where that is known."""
+    if max(seconds) >= scale.patience:
+        return
+    row["ours_bytes"] = peak_bytes(step)
+    if isinstance(step, Step):
+        row["roofline_share"] = least_seconds(step) / float(np.median(seconds))
 
 
 def skipped(what: str, error: Exception) -> Row:
@@ -101,21 +115,23 @@ def skipped(what: str, error: Exception) -> Row:
 
 def table(rows: list[Row]) -> list[str]:
     """Rows as Markdown."""
-    lines = ["| what | ours, ms | other, ms | ours / other | spread | floor | memory, ours / other |"]
-    lines.append("|---|---|---|---|---|---|---|")
+    lines = ["| what | ours, ms | other, ms | ours / other | spread | floor | memory, ours / other | roofline |"]
+    lines.append("|---|---|---|---|---|---|---|---|")
     for row in rows:
         if "skipped" in row:
-            lines.append(f"| {row['what']} | {row['skipped']} | | | | | |")
+            lines.append(f"| {row['what']} | {row['skipped']} | | | | | | |")
         elif "ratio" not in row:
-            lines.append(f"| {row['what']} | {row['value']} | | | | | |")
+            floor = f"{'met' if row['met'] else 'NOT met'}" if "met" in row else ""
+            lines.append(f"| {row['what']} | {row['value']} | | | | {floor} | | |")
         else:
             spread = row["ratio"]
             floor = f"{row['at_most']:.3g}: {'met' if row['met'] else 'NOT met'}" if "at_most" in row else ""
             memory = ""
             if row.get("ours_bytes") is not None and row.get("other_bytes") is not None:
                 memory = f"{row['ours_bytes'] / 2**20:.0f} / {row['other_bytes'] / 2**20:.0f} MiB"
+            share = f"{row['roofline_share']:.1%}" if "roofline_share" in row else ""
             lines.append(
                 f"| {row['what']} | {row['ours_ms']:.2f} | {row['other_ms']:.2f} | {spread['median']:.3g} | "
-                f"{spread['low']:.3g} to {spread['high']:.3g} | {floor} | {memory} |"
+                f"{spread['low']:.3g} to {spread['high']:.3g} | {floor} | {memory} | {share} |"
             )
     return lines

@@ -1,21 +1,19 @@
 """The benchmarks run from end to end at tiny sizes, and count what they say they count."""
 
+import dataclasses
 import json
-import subprocess
 import sys
 from itertools import count
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from benchmarks import cpu, cpu_data, cpu_sweeps, rows
+from benchmarks import cpu, cpu_data, cpu_modern, cpu_sweeps, cpu_threads, roofline, rows
 from benchmarks.common import interleaved, peak_bytes, ratio
+from benchmarks.roofline import Step
 from hf_memory.mixers import MIXERS
 from hf_memory.tasks import make_task
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 class Clock:
@@ -73,6 +71,42 @@ def test_peak_memory_is_that_of_the_step_alone():
     assert held.sum() == 0
 
 
+def test_a_step_counts_the_products_and_the_bytes_that_it_cannot_do_without():
+    layer, x = torch.nn.Linear(8, 8), torch.randn(3, 5, 8, requires_grad=True)
+    step = Step(layer, lambda: layer(x).square().mean(), 2 * x.numel())
+    assert step.operations() == 3 * 2 * 15 * 64
+    assert step.bytes() == 4 * (3 * 72 + 2 * 2 * 120)
+    cells = torch.nn.LSTM(8, 8, batch_first=True)
+    assert Step(cells, lambda: cells(x)[0].square().mean()).operations() == 3 * 2 * 15 * 2 * 4 * 64
+
+
+def test_the_roofline_is_the_slower_of_operations_and_bytes(monkeypatch):
+    layer, x = torch.nn.Linear(8, 8), torch.randn(3, 5, 8, requires_grad=True)
+    step = Step(layer, lambda: layer(x).square().mean())
+    monkeypatch.setattr(roofline, "peaks", lambda *_: (5760.0, 1e9))
+    assert roofline.least_seconds(step) == 1.0
+    monkeypatch.setattr(roofline, "peaks", lambda *_: (1e9, 432.0))
+    assert roofline.least_seconds(step) == 2.0
+    clock = Clock()
+
+    class Timed(Step):
+        def __call__(self):
+            super().__call__()
+            clock.now += 8.0
+
+    row = rows.compared("x", Timed(layer, step.loss), clock.lasting(4.0), rows.Scale(repeats=3, clock=clock))
+    assert row["roofline_share"] == 0.25
+    assert row["ours_bytes"] is not None
+    assert row["other_bytes"] is not None
+    assert rows.table([row])[-1].endswith("| 25.0% |")
+
+
+def test_what_a_machine_does_at_its_best_is_measured_once():
+    first = roofline.peaks(1, 64, 4096)
+    assert min(first) > 0
+    assert roofline.peaks(1, 64, 4096) is first
+
+
 def test_the_loop_over_rows_draws_what_the_task_solves():
     ids, labels = cpu_data.mqar_rows(np.random.RandomState(0), 64, 4, 32, 50)
     solved = make_task("mqar", vocab_size=64, num_kv_pairs=4).solve(ids)
@@ -113,6 +147,75 @@ def test_the_cpu_report_holds_every_section_and_every_mixer(tmp_path, capsys):
     assert "## growth" in capsys.readouterr().out
 
 
+def test_the_modern_mixers_stand_in_one_run_and_their_floors_are_judged(monkeypatch):
+    taken = []
+
+    def together(steps, *_):
+        taken.append(list(steps))
+        return {key: [1.0 if key == "attention" else 2.0, 1.0 if key == "attention" else 2.0] for key in steps}
+
+    monkeypatch.setattr(cpu_modern, "interleaved", together)
+    monkeypatch.setattr(cpu_modern, "add_limits", lambda *_: None)
+    monkeypatch.setattr(cpu_modern, "MODERN", ("gla", "gated_delta_product"))
+    found = list(cpu_modern.modern(dataclasses.replace(rows.SMOKE, judged=True)))
+    assert taken == [["attention", "gla", "gated_delta_product"]] * 2
+    assert [(row["what"], row["at_most"], row["met"]) for row in found] == [
+        ("gla against attention, 2 x 16", 3.0, True),
+        ("gated_delta_product against attention, 2 x 16", 6.0, True),
+        ("gla against attention, 1 x 32", 1.0, False),
+        ("gated_delta_product against attention, 1 x 32", 1.0, False),
+    ]
+    assert "1: NOT met" in rows.table(found)[-1]
+
+
+def test_the_modern_mixers_are_those_of_the_table():
+    assert set(cpu_modern.MODERN) < set(MIXERS)
+    assert len(set(cpu_modern.MODERN)) == 15
+
+
+@pytest.mark.parametrize(("sizes", "met"), [((1000, 2400), True), ((1000, 2600), False)])
+def test_memory_is_linear_where_a_token_costs_no_more_in_a_long_row(sizes, met, monkeypatch):
+    left = list(sizes)
+    monkeypatch.setattr(cpu_modern, "peak_bytes", lambda step: left.pop(0))
+    scale = dataclasses.replace(rows.SMOKE, judged=True, lengths=(16, 32))
+    row = cpu_modern.linear("gla", [lambda: None] * 2, scale)
+    assert row["met"] is met
+    assert ("| met |" if met else "| NOT met |") in rows.table([row])[-1]
+
+
+def test_public_layers_of_the_modern_kinds_train_beside_ours():
+    found = cpu.run_section("modern_peers", rows.SMOKE, end=float("inf"))
+    assert [row["what"].split()[0] for row in found] == ["mamba2", "gated_delta_net", "kda", "mlstm"]
+    assert all(row["ratio"]["median"] > 0 for row in found)
+    assert all(0 < row["roofline_share"] < 1 for row in found)
+
+
+@pytest.mark.parametrize("section", ["modern", "modern_decoding", "modern_memory"])
+def test_sections_of_the_modern_mixers_hold_all_of_them(section, monkeypatch):
+    monkeypatch.setattr(cpu_modern, "MODERN", ("gla", "forgetting_attention", "gated_delta_product"))
+    found = cpu.run_section(section, rows.SMOKE, end=float("inf"))
+    keys = [row["what"].split()[0].rstrip(",") for row in found]
+    wanted = [key for key in cpu_modern.MODERN if section != "modern_decoding" or key != "forgetting_attention"]
+    assert keys == (wanted * 2 if section == "modern" else wanted)
+    assert not any("met" in row for row in found)
+
+
+def test_two_threads_are_timed_against_one_and_where_they_pay_is_said():
+    before = torch.get_num_threads()
+    *found, last = cpu.run_section("threads", rows.SMOKE, end=float("inf"))
+    assert torch.get_num_threads() == before
+    assert found[0]["what"] == "attention, width 16, 2 x 4, two threads against one"
+    assert last["pays"] == [row["what"].removesuffix(", two threads against one") for row in found if row["pays"]]
+
+
+def test_threads_are_set_for_each_step():
+    before, seen = torch.get_num_threads(), []
+    for number in (2, 1):
+        cpu_threads.on_threads(number, lambda: seen.append(torch.get_num_threads()))()
+    torch.set_num_threads(before)
+    assert seen == [2, 1]
+
+
 def test_runs_are_counted_alone_in_processes_and_stacked(monkeypatch):
     monkeypatch.setattr(cpu_sweeps, "available_cores", lambda: 1)
     (row,) = cpu.run_section("sweeps", rows.SMOKE, end=float("inf"))
@@ -133,13 +236,3 @@ def test_public_models_train_beside_ours(tmp_path):
     assert len(found) == 8
     assert all(row["ratio"]["median"] > 0 for row in found if "skipped" not in row)
     assert sum("skipped" in row for row in found) <= 1
-
-
-def test_the_gpu_report_runs_on_a_cpu_in_small(tmp_path):
-    command = [sys.executable, "-m", "benchmarks.gpu", "--smoke", "--output", str(tmp_path), "--mixers", "gru", "mamba"]
-    subprocess.run(command, check=True, cwd=ROOT, capture_output=True, timeout=120)
-    report = json.loads((tmp_path / "gpu.json").read_text())
-    assert set(report["correctness"]) == {"gru", "mamba"}
-    for errors in report["correctness"].values():
-        assert max(errors[name] for name in ("outputs", "gradients", "state")) < 1e-4
-    assert {row["mixer"] for row in report["speed"]} == {"gru", "mamba"}

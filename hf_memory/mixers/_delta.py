@@ -106,5 +106,6 @@ class DeltaMixer(NormedMixer):
     ) -> tuple[Tensor, Tensor]:
         """Outputs (B, T, H, V) and the memory after them."""
         query = step.query * self.memory_shape[1] ** -0.5
-        written = step.beta.unsqueeze(-1) * step.probe
-        return generalized_delta_rule(query, written, step.value, None, step.probe, log_decay, sign, memory, lengths)
+        return generalized_delta_rule(
+            query, None, step.value, None, step.probe, log_decay, sign, memory, lengths, beta=step.beta
+        )

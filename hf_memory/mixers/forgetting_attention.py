@@ -103,9 +103,11 @@ class ForgettingAttentionMixer(ColumnsMixer):
             position_ids = self.next_positions(state, hidden_states)
         query, key, value, shift = self._project(hidden_states, state, lengths)
         new = {"key": key, "value": value, "decay": self._sums(hidden_states, lengths)}
-        columns, _ = self.append(state, new, position_ids, lengths)
+        columns, fresh = self.append(state, new, position_ids, lengths)
         key, value, decay, positions = columns.values()
-        output = forgetting_attention(query, key, value, position_ids, positions, decay, self.config.window)
+        output = forgetting_attention(
+            query, key, value, position_ids, positions, decay, self.config.window, is_causal=fresh
+        )
         if self.config.pro:
             output = self.head_norm(output, self.gate_proj(hidden_states).unflatten(-1, (self.config.num_heads, -1)))
         output = self.out_proj(output.flatten(-2))

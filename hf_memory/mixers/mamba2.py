@@ -142,12 +142,13 @@ class Mamba2Mixer(Mixer):
         y, memory = gated_linear_attention(
             self._of_heads(query),
             self._of_heads(key),
-            step.unsqueeze(-1) * x,
+            (step.unsqueeze(-1) * x).to(x.dtype),
             log_decay,
             sign=sign,
             initial_state=None if state is None else state["memory"],
             lengths=lengths,
         )
+        y = at_least_float32(y)
         y = (y + self.D.to(y.dtype).unsqueeze(-1) * x).flatten(-2).to(hidden_states.dtype)
         y = y * F.silu(gate)
         output = self.out_proj(y if self.out_norm is None else self.out_norm(y))

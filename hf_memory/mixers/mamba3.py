@@ -147,7 +147,7 @@ class Mamba3Mixer(Mixer):
         output, memory = gated_linear_attention(
             query * log_decay.exp().unsqueeze(-1),
             key,
-            (own + F.pad(other, (0, 0, 0, 1))[:, 1:]).unsqueeze(-1) * x,
+            ((own + F.pad(other, (0, 0, 0, 1))[:, 1:]).unsqueeze(-1) * x).to(x.dtype),
             log_decay,
             read="before",
             initial_state=None if state is None else self._start(state, other),

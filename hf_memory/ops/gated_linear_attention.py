@@ -82,20 +82,40 @@ def gated_linear_attention(
             is unknown.
     """
     facts = {"device": value.device, "dtype": value.dtype, "key_dim": key.shape[-1]}
-    plain = read == "after" and sign is None and (log_decay is None or log_decay.dim() == 3)
-    chosen = resolve_backend("linear_attention" if plain else "gated_linear_attention", backend, **facts)
+    per_key = log_decay is not None and log_decay.dim() == 4
+    op = "linear_attention" if read == "after" and not per_key else "gated_linear_attention"
+    chosen = resolve_backend(op, backend, **facts, **({} if op == "linear_attention" else {"read": read}))
+    inputs = query, key, value, log_decay, bonus, read, sign, initial_state, lengths
     with without_autocast(value):
-        if chosen == "torch":
-            return gated_linear_attention_chunked(
-                query, key, value, log_decay, bonus, read, sign, initial_state, lengths
-            )
-        _, key, new, log_decay, _, state = prepare(
-            query, key, value, log_decay, bonus, read, sign, initial_state, lengths
-        )
-        output, state = load_kernel("linear_attention", chosen).linear_attention(
-            query, key, new, log_decay, state, value.dtype
-        )
-        return output.to(value.dtype), state
+        return gated_linear_attention_chunked(*inputs) if chosen == "torch" else _in_kernel(op, chosen, *inputs)
+
+
+def _in_kernel(
+    op: str,
+    chosen: str,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    log_decay: Tensor | None,
+    bonus: Tensor | None,
+    read: Read,
+    sign: Tensor | None,
+    initial_state: Tensor | None,
+    lengths: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Run the kernel of this operation and name; arguments and results as in ``gated_linear_attention``."""
+    query, key, new, log_decay, sign, state = prepare(
+        query, key, value, log_decay, bonus, read, sign, initial_state, lengths
+    )
+    signs, kernel = Signs(sign), load_kernel(op, chosen)
+    query, key = signs.before(query) if read == "before" else signs(query), signs(key)
+    if op == "linear_attention":
+        output, state = kernel.linear_attention(query, key, new, log_decay, state, value.dtype)
+    else:
+        decay = key.new_zeros(key.shape[:3]) if log_decay is None else log_decay
+        decay = decay if decay.dim() == 4 else decay.unsqueeze(-1).expand(key.shape)
+        output, state = kernel.gated_linear_attention(query, key, new, decay, bonus, read, state, value.dtype)
+    return output.to(value.dtype), signs.last(state)
 
 
 def gated_linear_attention_recurrent(

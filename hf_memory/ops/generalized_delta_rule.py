@@ -44,15 +44,15 @@ from hf_memory.ops._chunks import (
 from hf_memory.ops._decays import DecayedScores, decayed_scores
 from hf_memory.ops._graph import graph_node
 from hf_memory.ops._signs import Signs
-from hf_memory.ops.backends.dispatch import resolve_backend
+from hf_memory.ops.backends.dispatch import load_kernel, resolve_backend
 
 _FEW_STEPS = 4  # below which a chunk costs more than it saves
 
 
-@graph_node("query", "key", "value", "erase", "probe", "log_decay", "sign")
+@graph_node("query", "key", "value", "erase", "probe", "log_decay", "sign", "beta")
 def generalized_delta_rule(
     query: Tensor,
-    key: Tensor,
+    key: Tensor | None,
     value: Tensor,
     erase: Tensor | None,
     probe: Tensor,
@@ -61,13 +61,14 @@ def generalized_delta_rule(
     initial_state: Tensor | None = None,
     lengths: Tensor | None = None,
     least_log_decay: float | None = None,
+    beta: Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
     """Decay, erase and write at every step, and read with every query.
 
     Args:
         query: q (B, T, H, K), not scaled here.
-        key: k (B, n T, H, K), for n steps a token.
+        key: k (B, n T, H, K), for n steps a token; None for beta times the probe.
         value: v (B, n T, H, V).
         erase: e (B, n T, H, K); None for that of the key, which takes half the work.
         probe: p (B, n T, H, K).
@@ -76,20 +77,82 @@ def generalized_delta_rule(
         initial_state: S_0 (B, H, K, V), zeros if None.
         lengths: Tokens that count in each row (B,), all if None.
         least_log_decay: A bound of ``log_decay`` from below that the caller knows; a mild one saves work.
-        backend: ``"auto"`` or ``"torch"``.
+        beta: Strength of the writes (B, n T, H), in the place of the key. Kernels of the delta rule itself need it.
+        backend: ``"auto"``, ``"torch"`` or ``"triton"``.
 
     Returns:
         Outputs (B, T, H, V) in the dtype of ``value``, and the state at each row's own length, in at least float32.
 
     Raises:
-        ValueError: Shapes do not fit, or the backend is unknown.
+        ValueError: Shapes do not fit, there are both a key and a beta, or neither, or an erase beside a beta, or the
+            backend is unknown.
     """
-    resolve_backend("generalized_delta_rule", backend, device=value.device, dtype=value.dtype)
+    key = _written(key, erase, probe, beta)
+    facts = {
+        "device": value.device,
+        "dtype": value.dtype,
+        "key_dim": key.shape[-1],
+        "decay": "none" if log_decay is None else "key" if log_decay.dim() == 4 else "head",
+        "has_beta": beta is not None,
+        "has_sign": sign is not None,
+        "steps": key.shape[1] // max(1, query.shape[1]),
+    }
+    chosen = resolve_backend("generalized_delta_rule", backend, **facts)
     inputs = query, key, value, erase, probe, log_decay, sign, initial_state, lengths
     with without_autocast(value):
+        if chosen != "torch":
+            return _in_kernel(chosen, *inputs, beta)
         if key.shape[1] < _FEW_STEPS:
             return generalized_delta_rule_recurrent(*inputs)
         return generalized_delta_rule_chunked(*inputs, least_log_decay=least_log_decay)
+
+
+def _written(key: Tensor | None, erase: Tensor | None, probe: Tensor, beta: Tensor | None) -> Tensor:
+    """The key, from the strengths of the writes where it is not given."""
+    if (key is None) == (beta is None):
+        raise ValueError("key must be None where there is a beta, and only there")
+    if beta is None:
+        return key
+    if erase is not None:
+        raise ValueError("erase must be None where there is a beta: what is written is what is erased")
+    check_shapes(probe, beta=(beta, tuple(probe.shape[:3])))
+    return beta.unsqueeze(-1) * probe
+
+
+def _in_kernel(
+    chosen: str,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    erase: Tensor | None,
+    probe: Tensor,
+    log_decay: Tensor | None,
+    sign: Tensor | None,
+    initial_state: Tensor | None,
+    lengths: Tensor | None,
+    beta: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Run the kernel of this name; arguments and results as in ``generalized_delta_rule``."""
+    steps, tokens, dtype = key.shape[1], query.shape[1], value.dtype
+    key, value, erase, probe, query, log_decay, sign, state = _prepare(
+        query, key, value, erase, probe, log_decay, sign, initial_state, lengths
+    )
+    kernel = load_kernel("generalized_delta_rule", chosen)
+    if chosen == "fla":  # the kernels of one rule each, which know of steps in a token
+        if lengths is not None:
+            padding = padding_mask(lengths, tokens).repeat_interleave(steps // tokens, dim=1)
+            beta = keep_padding(beta, padding[:, :, None, None], 0)
+        signs = Signs(sign)
+        output, state = kernel.delta_rule(signs(query), signs(probe), value, beta, log_decay, state, dtype)
+        return output.to(dtype), signs.last(state)
+    if steps > tokens:
+        query, log_decay, sign = _substeps(query, log_decay, sign, steps // tokens)
+    signs = Signs(sign)
+    query, key, probe = signs(query), signs(key), signs(probe)
+    erase = key if erase is None else signs(erase)
+    output, state = kernel.delta_rule(query, key, value, erase, probe, log_decay, state, dtype)
+    output = output if steps == tokens else output.unflatten(1, (tokens, -1))[:, :, -1]
+    return output.to(dtype), signs.last(state)
 
 
 def generalized_delta_rule_recurrent(

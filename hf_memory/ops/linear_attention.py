@@ -58,9 +58,9 @@ def linear_attention(
     """
     facts = {"device": value.device, "dtype": value.dtype, "key_dim": key.shape[-1]}
     chosen = resolve_backend("linear_attention", backend, **facts)
-    form = _linear_attention_kernel if chosen == "triton" else linear_attention_chunked
+    inputs = query, key, value, log_decay, normalize, eps, initial_state, lengths
     with without_autocast(value):
-        return form(query, key, value, log_decay, normalize, eps, initial_state, lengths)
+        return linear_attention_chunked(*inputs) if chosen == "torch" else _in_kernel(chosen, *inputs)
 
 
 def linear_attention_recurrent(
@@ -104,7 +104,8 @@ def linear_attention_chunked(
     return read_out(sums, normalize, eps, value.dtype), state
 
 
-def _linear_attention_kernel(
+def _in_kernel(
+    chosen: str,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -114,11 +115,11 @@ def _linear_attention_kernel(
     initial_state: Tensor | None,
     lengths: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Run the kernel of ``triton``; arguments and results as in ``linear_attention``."""
+    """Run the kernel of this name; arguments and results as in ``linear_attention``."""
     columns = value_columns(value, normalize)
     _, _, columns, log_decay, _, state = prepare(
         query, key, columns, log_decay, None, "after", None, initial_state, lengths
     )
-    kernel = load_kernel("linear_attention", "triton")
+    kernel = load_kernel("linear_attention", chosen)
     sums, state = kernel.linear_attention(query, key, columns, log_decay, state, value.dtype)
     return read_out(sums, normalize, eps, value.dtype), state

@@ -13,8 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hf_memory.ops.attention import attention_recurrent, forgetting_attention
 from hf_memory.ops.delta_rule import delta_rule, delta_rule_recurrent
 from hf_memory.ops.diagonal_scan import diagonal_scan, diagonal_scan_recurrent
+from hf_memory.ops.gated_linear_attention import gated_linear_attention, gated_linear_attention_recurrent
+from hf_memory.ops.generalized_delta_rule import generalized_delta_rule, generalized_delta_rule_recurrent
 from hf_memory.ops.ids4 import ids4_product, ids4_product_recurrent, ids4_state, ids4_state_recurrent
 from hf_memory.ops.linear_attention import linear_attention, linear_attention_recurrent
 from hf_memory.ops.nru import nru, nru_recurrent
@@ -165,6 +168,65 @@ def _linear(form: Any, tensors: Tensors, facts: Facts, **options: Any) -> Tensor
     return {"output": output, "final state": state, "output with normaliser": normalized, "its final state": sums}
 
 
+def _gated_inputs(size: Size, facts: Facts) -> Tensors:
+    """Decays for each key, and a bonus where the read comes before the step."""
+    tensors = _linear_inputs(size, facts)
+    tensors["log_decay"] = -0.1 * torch.rand(tensors["key"].shape)
+    if facts.get("read", "after") == "before":
+        tensors["bonus"] = torch.randn(tensors["key"].shape[2:])
+    return tensors
+
+
+def _gated(form: Any, tensors: Tensors, facts: Facts, **options: Any) -> Tensors:
+    return _output_and_state(form, tensors, facts, read=facts.get("read", "after"), **options)
+
+
+def _rule_inputs(size: Size, facts: Facts) -> Tensors:
+    """A probe and its strengths, or a key and what is erased, both mild, and decays of any kind."""
+    steps, decay = facts.get("steps", 1), facts.get("decay", "none")
+    tensors = _unit_heads(size, facts.get("key_dim", HEAD))
+    longer = _unit_heads(size._replace(length=steps * size.length), facts.get("key_dim", HEAD))
+    batch, length, heads, key_dim = tensors["query"].shape
+    found = {"query": tensors["query"], "probe": longer["key"], "value": longer["value"]}
+    strength = torch.rand(batch, steps * length, heads)
+    if facts.get("has_beta", False):
+        found["beta"] = strength
+    else:
+        found |= {"key": longer["query"], "erase": 0.5 * strength.unsqueeze(-1) * longer["key"]}
+    gates = (batch, length, heads, key_dim)[: 4 if decay == "key" else 3]
+    if decay != "none":
+        found["log_decay"] = -0.1 * torch.rand(gates)
+    return {**found, "initial_state": torch.randn(batch, heads, key_dim, HEAD)}
+
+
+def _rule(form: Any, tensors: Tensors, facts: Facts, **options: Any) -> Tensors:
+    """With signs that turn at every third step, where there are signs."""
+    given: dict[str, Any] = {"key": None, "erase": None, **tensors}
+    if facts.get("has_sign", False):
+        gates = tensors["log_decay"].detach()
+        turned = torch.arange(gates.shape[1], device=gates.device) % 3 == 1
+        given["sign"] = torch.ones_like(gates).masked_fill(turned.view(-1, *[1] * (gates.dim() - 2)), -1)
+    return _output_and_state(form, given, facts, **options)
+
+
+def _rule_by_steps(key: Tensor | None, probe: Tensor, beta: Tensor | None = None, **others: Any) -> Any:
+    """The definition, which has no word for the strengths of writes."""
+    key = beta.unsqueeze(-1) * probe if beta is not None else key
+    return generalized_delta_rule_recurrent(key=key, probe=probe, **others)
+
+
+def _forgetting_inputs(size: Size, facts: Facts) -> Tensors:
+    tensors = _unit_heads(size, facts.get("key_dim", HEAD))
+    return {**tensors, "log_forget": F.logsigmoid(torch.randn(tensors["key"].shape[:3]) + 2)}
+
+
+def _forgetting(form: Any, tensors: Tensors, facts: Facts, **options: Any) -> Tensors:
+    """Without history: queries and keys are the same columns."""
+    inputs = [tensors[name] for name in ("query", "key", "value")]
+    steps = torch.arange(inputs[0].shape[1], device=inputs[0].device).expand(len(inputs[0]), -1)
+    return {"output": form(*inputs, steps, steps, decay=tensors["log_forget"].double().cumsum(1), **options)}
+
+
 def _taylor_inputs(size: Size, facts: Facts) -> Tensors:
     tensors = _unit_heads(size, facts.get("key_dim", 16))
     batch, _, heads, inputs = tensors["key"].shape
@@ -297,6 +359,39 @@ CASES: dict[str, Case] = {
         _linear_inputs,
         wide=frozenset({"initial_state", "log_decay"}),
         facts={"dtype": torch.bfloat16, "key_dim": HEAD},
+    ),
+    "gated_linear_attention": Case(
+        _gated,
+        gated_linear_attention,
+        gated_linear_attention_recurrent,
+        _gated_inputs,
+        wide=frozenset({"initial_state", "log_decay", "bonus"}),
+        facts={"dtype": torch.bfloat16, "key_dim": HEAD, "read": "after"},
+    ),
+    "generalized_delta_rule": Case(
+        _rule,
+        generalized_delta_rule,
+        _rule_by_steps,
+        _rule_inputs,
+        wide=frozenset({"initial_state", "log_decay", "sign", "beta"}),
+        facts={
+            "dtype": torch.bfloat16,
+            "key_dim": HEAD,
+            "decay": "head",
+            "has_beta": True,
+            "has_sign": False,
+            "steps": 1,
+        },
+    ),
+    "forgetting_attention": Case(
+        _forgetting,
+        forgetting_attention,
+        attention_recurrent,
+        _forgetting_inputs,
+        wide=frozenset({"log_forget"}),
+        facts={"dtype": torch.bfloat16, "key_dim": HEAD, "has_history": False, "has_window": False},
+        has_lengths=False,
+        switches=lambda facts: {"is_causal": not facts.get("has_history", False)},
     ),
     "taylor_attention": Case(
         _output_and_state,

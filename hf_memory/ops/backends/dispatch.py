@@ -56,14 +56,23 @@ KERNELS = {
     ("short_convolution", "triton"): "hf_memory.ops.backends.causal_conv1d",
     ("delta_rule", "triton"): "hf_memory.ops.backends.fla_delta_rule",
     ("linear_attention", "triton"): "hf_memory.ops.backends.fla_linear_attention",
+    ("gated_linear_attention", "triton"): "hf_memory.ops.backends.fla_gated_linear_attention",
+    ("generalized_delta_rule", "triton"): "hf_memory.ops.backends.fla_dplr",
     ("taylor_attention", "triton"): "hf_memory.ops.backends.fla_taylor_attention",
+    ("forgetting_attention", "triton"): "hf_memory.ops.backends.fla_forgetting_attention",
     ("wkv", "triton"): "hf_memory.ops.backends.fla_wkv",
     ("diagonal_scan", "fla"): "hf_memory.ops.backends.fla_hgrn",
+    ("generalized_delta_rule", "fla"): "hf_memory.ops.backends.fla_gated_delta_rule",
     ("selective_scan", "mamba_ssm"): "hf_memory.ops.backends.mamba_ssm",
+    ("linear_attention", "mamba_ssm"): "hf_memory.ops.backends.mamba_ssd",
 }
 
 # Where a package has a kernel beside that of the backend, it comes first: (operation, backend) -> its name above.
-PACKAGES = {("diagonal_scan", "triton"): "fla", ("selective_scan", "triton"): "mamba_ssm"}
+PACKAGES = {
+    ("diagonal_scan", "triton"): "fla",
+    ("generalized_delta_rule", "triton"): "fla",
+    ("selective_scan", "triton"): "mamba_ssm",
+}
 
 _requested: ContextVar[str | None] = ContextVar("hf_memory_backend", default=None)
 _held: ContextVar[bool] = ContextVar("hf_memory_kernel_is_held", default=False)

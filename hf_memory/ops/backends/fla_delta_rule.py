@@ -7,7 +7,7 @@ half precision alone and at most 256 numbers per key, keeps the state in float32
 import torch
 from torch import Tensor
 
-from hf_memory.ops.backends.fla_common import PACKAGE, refusal_of_package
+from hf_memory.ops.backends.fla_common import PACKAGE, even_columns, refusal_of_heads
 from hf_memory.ops.backends.hub_kernels import package_function
 
 __all__ = ["ORIGIN", "PACKAGE", "delta_rule", "refusal"]
@@ -20,10 +20,7 @@ MOST_KEY_DIM = 256
 
 def refusal(*, device: torch.device, dtype: torch.dtype, key_dim: int = 2) -> str | None:
     """Say why the kernel cannot run on such tensors, or nothing where it can."""
-    reason = refusal_of_package(device, dtype, DTYPES)
-    if reason is None and (key_dim > MOST_KEY_DIM or key_dim % 2):
-        reason = f"its keys have an even number of at most {MOST_KEY_DIM} dimensions, not {key_dim}"
-    return reason
+    return refusal_of_heads(device, dtype, DTYPES, key_dim, MOST_KEY_DIM)
 
 
 def delta_rule(
@@ -41,10 +38,7 @@ def delta_rule(
     Returns:
         Outputs (B, T, H, V) in the dtype of ``value`` and the state (B, H, K, V) in float32.
     """
-    columns = value.shape[-1]
-    odd = columns % 2  # of half precision the kernel takes an even number of columns
-    padded = torch.nn.functional.pad(value, (0, odd))
-    state = None if initial_state is None else torch.nn.functional.pad(initial_state.float(), (0, odd))
+    (padded, state), columns = even_columns(value, initial_state), value.shape[-1]
     output, final = chunk_delta_rule(
         query.to(value.dtype),
         key.to(value.dtype),

@@ -8,7 +8,7 @@ torch. float16 is refused, which that sum overflows after some thousand steps. T
 import torch
 from torch import Tensor
 
-from hf_memory.ops.backends.fla_common import PACKAGE, refusal_of_package
+from hf_memory.ops.backends.fla_common import PACKAGE, even_columns, refusal_of_heads
 from hf_memory.ops.backends.hub_kernels import package_function
 
 __all__ = ["ORIGIN", "PACKAGE", "linear_attention", "refusal"]
@@ -20,10 +20,7 @@ DTYPES = (torch.bfloat16,)
 
 def refusal(*, device: torch.device, dtype: torch.dtype, key_dim: int = 2) -> str | None:
     """Say why the kernel cannot run on such tensors, or nothing where it can."""
-    reason = refusal_of_package(device, dtype, DTYPES)
-    if reason is None and key_dim % 2:
-        reason = f"its keys have an even number of dimensions, not {key_dim}"
-    return reason
+    return refusal_of_heads(device, dtype, DTYPES, key_dim)
 
 
 def linear_attention(
@@ -42,15 +39,14 @@ def linear_attention(
     Returns:
         Sums (B, T, H, V) and the final state (B, H, K, V), both in float32.
     """
-    width = columns.shape[-1]
-    odd = width % 2  # of half precision the kernel takes an even number of columns
+    (values, start), width = even_columns(columns.to(dtype), state), columns.shape[-1]
     sums, final = chunk_simple_gla(
         query.to(dtype),
         key.to(dtype),
-        torch.nn.functional.pad(columns.to(dtype), (0, odd)),
+        values,
         g=None if log_decay is None else log_decay.float(),
         scale=1.0,
-        initial_state=torch.nn.functional.pad(state.float(), (0, odd)),
+        initial_state=start,
         output_final_state=True,
     )
     return sums[..., :width].float(), final[..., :width]
