@@ -125,6 +125,9 @@ def evaluate(
     batch_size: Annotated[int, typer.Option(min=1, help="Rows per forward pass and process.")] = 256,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the Hub.")] = None,
     results: Annotated[Path | None, typer.Option(help="Folder to which the rows are written.")] = None,
+    share: Annotated[
+        str, typer.Option(help="What several processes share: rows, or time, where each hands its state to the next.")
+    ] = "rows",
     generate: Annotated[bool, typer.Option("--generate", help="Also let the model write the answers itself.")] = False,
     mechanisms: Annotated[
         bool, typer.Option("--mechanisms", help="Also change contexts and see what answers follow; look at attention.")
@@ -134,7 +137,8 @@ def evaluate(
 ) -> None:
     """Measure recall and extrapolation of a checkpoint on the validation and test splits of a task.
 
-    Very long rows are read in pieces, where states have a fixed size.
+    Very long rows are read in pieces, where states have a fixed size. Processes that `accelerate launch` starts share the
+    rows; with `--share time` each runs a segment of every row, and holds no more than that of it.
 
     Examples: `hf-memory evaluate runs/lstm --task bit_parity --data num_train=2000 num_test=200`
     and `hf-memory evaluate runs/lstm --task bit_parity --lengths 1024..1048576 --data num_test=4`
@@ -160,7 +164,14 @@ def evaluate(
         rows = load_dataset(f"hf_memory/{task}", config, **keywords)
     splits = {name: rows[name] for name in rows if name != "train"}
     found = evaluate_lengths(
-        model, specification, splits, run=run, batch_size=batch_size, accelerator=accelerator, generate=generate
+        model,
+        specification,
+        splits,
+        run=run,
+        batch_size=batch_size,
+        accelerator=accelerator,
+        generate=generate,
+        share=share,
     )
     if mechanisms:
         from hf_memory.experiments.mechanisms import add_mechanisms
