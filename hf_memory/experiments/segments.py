@@ -14,8 +14,6 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
-from torch.distributed import recv_object_list, send_object_list
-from torch.distributed.tensor import DTensor
 
 from hf_memory.data.collator import Batch, MemoryCollator
 from hf_memory.data.tensors import TensorRows
@@ -37,6 +35,8 @@ def shares_time(model: MemoryPreTrainedModel, share: str, accelerator: Accelerat
         raise ValueError(f"share must be one of {', '.join(map(repr, SHARES))}, got {share!r}")
     if share == "rows" or accelerator is None or accelerator.num_processes == 1 or has_growing_state(model):
         return False
+    from torch.distributed.tensor import DTensor  # a build of torch for one process has none
+
     if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
         raise ValueError("share must be 'rows' for a model whose weights are shared out among processes (FSDP)")
     return True
@@ -98,11 +98,16 @@ def _run_segment(
         predictions, losses, cache = run_pieces(model, batch, pieces, cache)
         found = predictions, losses.float()
     if rank + 1 < world:
-        send_object_list([None if cache is None else cache.to("cpu")], rank + 1, device=accelerator.device)
+        torch.distributed.send_object_list([portable(cache)], rank + 1, device=accelerator.device)
     return found
+
+
+def portable(cache: MemoryCache | None) -> MemoryCache | None:
+    """A state on the CPU that holds its own numbers alone: a leaf may be the end of a tensor of all columns."""
+    return None if cache is None else cache.map(torch.Tensor.clone).to("cpu")
 
 
 def _receive(rank: int, device: torch.device) -> MemoryCache | None:
     held: list[MemoryCache | None] = [None]
-    recv_object_list(held, rank, device=device)
+    torch.distributed.recv_object_list(held, rank, device=device)
     return None if held[0] is None else held[0].to(device)

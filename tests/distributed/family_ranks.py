@@ -1,11 +1,13 @@
 """What the processes of ``test_families.py`` run: every mixer trained and evaluated by ``MemoryTrainer``.
 
 Arguments: a folder, and for each group of processes ``KIND:WORLD:PRECISION:KEY,KEY...``. Kinds are ``alone``, ``copies``
-(DDP) and ``shards`` (FSDP2). Prints, for each group and mixer, what one process must find too: the targets and the loss
-of every optimiser step, and targets and loss of an evaluation.
+(DDP) and ``shards`` (FSDP2). A process that a launcher has started is one of the group that stands last, of the kind
+``zero`` (DeepSpeed). Prints, for each group and mixer, what one process must find too: the targets and the loss of every
+optimiser step, targets and loss of an evaluation, and where weights were shared out the loss of what was saved.
 """
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -18,7 +20,7 @@ from accelerate.utils import DistributedType
 from hf_memory.data.collator import MemoryCollator
 from hf_memory.experiments.training import MemoryTrainer, training_arguments
 from hf_memory.mixers.auto import mixer_config, mixer_model
-from tests.distributed.launching import CONFIGS, fork
+from tests.distributed.launching import CONFIGS, fork, leave
 
 VOCABULARY, LONGEST = 11, 9
 ROWS, MICRO_BATCH, ACCUMULATED, EPOCHS = 22, 8, 2, 2
@@ -60,7 +62,7 @@ def arguments_of(kind: str, world: int, precision: str, folder: str) -> Any:
 
     accelerate shares weights out on accelerators alone; what stands in its way on a CPU is the name of the group.
     """
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = {"ddp_backend": "gloo"} if kind == "zero" else {"use_cpu": True}
     if kind == "shards":
         given = yaml.safe_load((CONFIGS / "fsdp2.yaml").read_text())["fsdp_config"]
         settings["fsdp"] = True
@@ -80,7 +82,6 @@ def arguments_of(kind: str, world: int, precision: str, folder: str) -> Any:
         warmup_steps=0,
         logging_steps=1,
         disable_tqdm=True,
-        use_cpu=True,
         bf16=precision == "bf16",
         data_seed=1,
         **settings,
@@ -111,11 +112,25 @@ def train(kind: str, world: int, precision: str, keys: list[str], folder: str) -
             "losses": trainer.losses,
             "evaluated": [int(trainer._totals[1]), evaluated],
         }
+        if kind == "shards":
+            where = os.path.join(folder, f"{world}", key)
+            trainer.save_model(where)
+            found[key]["saved"] = loss_of_saved(type(model), where, rows) if trainer.is_world_process_zero() else None
     return found
+
+
+@torch.no_grad()
+def loss_of_saved(model_class: Any, folder: str, rows: list[dict[str, torch.Tensor]]) -> float:
+    """The loss of all rows by the weights that lie in a folder."""
+    return float(model_class.from_pretrained(folder).eval()(**MemoryCollator()(rows)).loss)
 
 
 def main() -> None:
     folder, *groups = sys.argv[1:]
+    if "RANK" in os.environ:
+        kind, world, precision, keys = groups[-1].split(":")
+        here = train(kind, int(world), precision, keys.split(","), folder)
+        leave({f"{kind} {world} {precision}": here} if os.environ["RANK"] == "0" else None)
     found = {}
     for group in groups:
         kind, world, precision, keys = group.split(":")
