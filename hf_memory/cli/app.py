@@ -137,8 +137,8 @@ def evaluate(
 ) -> None:
     """Measure recall and extrapolation of a checkpoint on the validation and test splits of a task.
 
-    Very long rows are read in pieces, where states have a fixed size. Processes that `accelerate launch` starts share the
-    rows; with `--share time` each runs a segment of every row, and holds no more than that of it.
+    Very long rows are read in pieces, where states have a fixed size. Processes that `accelerate launch` starts share
+    the rows; with `--share time` each runs a segment of every row, and hands the state to the next one.
 
     Examples: `hf-memory evaluate runs/lstm --task bit_parity --data num_train=2000 num_test=200`
     and `hf-memory evaluate runs/lstm --task bit_parity --lengths 1024..1048576 --data num_test=4`

@@ -1,4 +1,4 @@
-"""What the processes of ``test_segments.py`` run: rows whose columns they share, by every mixer with a state of fixed size.
+"""What the processes of ``test_segments.py`` run: rows whose columns they share, by every mixer whose state is fixed.
 
 Argument: the number of processes. Prints what they found.
 """

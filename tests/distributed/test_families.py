@@ -1,4 +1,4 @@
-"""Every mixer, trained on 1, 2 and 4 processes: the targets of each step are exact, and its loss is that of one process.
+"""Every mixer on 1, 2 and 4 processes: the targets of each training step are exact, its loss is that of one process.
 
 Gradients are accumulated, rows are padded to the longest of their process, and the last batch is uneven.
 """
