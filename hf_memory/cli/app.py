@@ -19,7 +19,15 @@ from hf_memory.cli.doctor import doctor
 from hf_memory.cli.hub import push
 from hf_memory.cli.list import show_mixers_and_tasks, wide_console
 from hf_memory.cli.new import new_app
-from hf_memory.cli.options import TASK_HELP, Config, Keywords, Lengths, RemoteCode, dataset_keywords
+from hf_memory.cli.options import (
+    TASK_HELP,
+    Config,
+    Keywords,
+    Lengths,
+    RemoteCode,
+    dataset_keywords,
+    launched_processes,
+)
 from hf_memory.cli.probe import export_harness, probe
 from hf_memory.cli.suite import suite
 from hf_memory.cli.sweep import sweep
@@ -143,8 +151,6 @@ def evaluate(
     Examples: `hf-memory evaluate runs/lstm --task bit_parity --data num_train=2000 num_test=200`
     and `hf-memory evaluate runs/lstm --task bit_parity --lengths 1024..1048576 --data num_test=4`
     """
-    from accelerate import Accelerator
-
     from hf_memory.data.builder import load_dataset
     from hf_memory.data.specification import specify
     from hf_memory.experiments.evaluation import evaluate_lengths, load_for_task, write_evaluation
@@ -154,7 +160,7 @@ def evaluate(
 
     keywords = dataset_keywords(data, lengths)
     specification = specify(task, config, **keywords)
-    accelerator = Accelerator()
+    accelerator = launched_processes()
     if results is not None and accelerator.is_main_process:
         check_writable(results)
     with accelerator.main_process_first():

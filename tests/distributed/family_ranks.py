@@ -2,8 +2,9 @@
 
 Arguments: a folder, and for each group of processes ``KIND:WORLD:PRECISION:KEY,KEY...``. Kinds are ``alone``,
 ``copies`` (DDP) and ``shards`` (FSDP2). A process that a launcher has started is one of the group that stands last, of
-the kind ``zero`` (DeepSpeed). Prints, for each group and mixer, what one process must find too: the targets and the loss
-of every optimiser step, targets and loss of an evaluation, and where weights were shared out the loss of what was saved.
+the kind ``zero`` (DeepSpeed). Prints, for each group and mixer, what one process must find too: the targets and the
+loss of every optimiser step, targets and loss of an evaluation, and where weights were shared out the loss of what was
+saved.
 """
 
 import json
