@@ -14,6 +14,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch.distributed.fsdp import fully_shard
 
+from hf_memory.cli.options import launched_processes
 from hf_memory.data.specification import specify
 from hf_memory.data.tensors import TensorRows
 from hf_memory.experiments.evaluation import evaluate_lengths, predict
@@ -102,7 +103,7 @@ def evaluate(accelerator: Accelerator | None, share: str = "rows") -> list[dict[
 
 
 def work() -> dict[str, Any]:
-    accelerator = Accelerator(cpu=True)
+    accelerator = launched_processes()
     keys = [key for key in model_keys() if not has_growing_state(make_model(key))]
     return {
         "world": accelerator.num_processes,

@@ -19,11 +19,12 @@ SEEN = {
     (4, "few"): [[10, 10, 8], [10, 10, 8], [10, 10, 8], [10, 7, 7]],
 }
 """The columns of the passes of each process."""
+ON_CPUS = {"HF_MEMORY_BACKEND": "torch", "CUDA_VISIBLE_DEVICES": ""}
 
 
 @pytest.fixture(scope="module", params=[pytest.param(2, marks=pytest.mark.slow), 4])
 def found(request):
-    return launch(str(RANKS), str(request.param), environment={"HF_MEMORY_BACKEND": "torch"})
+    return launch(str(RANKS), str(request.param), environment=ON_CPUS)
 
 
 def test_segments_of_every_mixer_with_a_fixed_state_are_those_of_one_process(found):

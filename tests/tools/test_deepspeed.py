@@ -1,7 +1,4 @@
-"""DeepSpeed trains every mixer, with the example's configuration, as one process does.
-
-It is built from source, for the torch that is there, and stands in no extra: ``pip install deepspeed`` comes first.
-"""
+"""DeepSpeed trains every mixer, with the example's configuration, as one process does."""
 
 import pytest
 
