@@ -58,7 +58,8 @@ def predict_in_pieces(
         Predictions (B, T), -100 where there is no target, and losses (B, T), both at the position of the output and on
         the CPU.
     """
-    pieces = in_pieces(model, *batch["input_ids"].shape, tokens)
+    num_rows, num_columns = batch["input_ids"].shape
+    pieces = in_pieces(model, num_rows, num_columns, tokens)
     if len(pieces) > 1:
         return run_pieces(model, batch, pieces)[:2]
     device = next(model.parameters()).device

@@ -91,7 +91,8 @@ def _run_segment(
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Predictions and losses of this process's columns of a batch, between the state of the last and the next one."""
     world, rank = accelerator.num_processes, accelerator.process_index
-    pieces = own_pieces(in_pieces(model, *batch["input_ids"].shape, tokens, at_least=world), rank, world)
+    num_rows, num_columns = batch["input_ids"].shape
+    pieces = own_pieces(in_pieces(model, num_rows, num_columns, tokens, at_least=world), rank, world)
     cache = _receive(rank - 1, accelerator.device) if rank else None
     found = None
     if pieces:
