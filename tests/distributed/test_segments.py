@@ -9,6 +9,8 @@ from hf_memory.mixers.auto import model_keys
 from tests.distributed.launching import launch
 from tests.distributed.segment_ranks import draw, make_model
 
+pytestmark = pytest.mark.timeout(600)
+
 RANKS = Path(__file__).with_name("segment_ranks.py")
 SEEN = {
     # Batches of 40, 37 and 31 columns in pieces of 7, and those of the last row, which is alone, in pieces of 14.
@@ -24,7 +26,7 @@ ON_CPUS = {"HF_MEMORY_BACKEND": "torch", "CUDA_VISIBLE_DEVICES": ""}
 
 @pytest.fixture(scope="module", params=[pytest.param(2, marks=pytest.mark.slow), 4])
 def found(request):
-    return launch(str(RANKS), str(request.param), environment=ON_CPUS)
+    return launch(str(RANKS), str(request.param), environment=ON_CPUS, timeout=580)
 
 
 def test_segments_of_every_mixer_with_a_fixed_state_are_those_of_one_process(found):
