@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hf_memory.mixers import MIXERS
-from tests.distributed.family_ranks import ACCUMULATED, EPOCHS, MICRO_BATCH, ROWS, VOCABULARY, draw
+from tests.distributed.family_ranks import ACCUMULATED, EPOCHS, MICRO_BATCH, ROWS, draw
 from tests.distributed.launching import launch
 
 RANKS = Path(__file__).with_name("family_ranks.py")
@@ -17,9 +17,6 @@ KEYS = [*MIXERS, "hybrid"]
 ALONE = ("alone", 0)
 COPIES = [("copies", world) for world in (1, 2, 4)]
 SHARES = [("shards", world) for world in (1, 2, 4)]
-HALF = 2.0**-8
-"""Half of the distance between neighbours in bfloat16: a process that meets other rows beside its own may round a
-number of the forward pass, or a sum of the backward one, to the other neighbour."""
 
 
 def run(folder: Path, precision: str, groups: dict[tuple[str, int], list[str]]) -> dict[tuple[str, int], dict]:
@@ -68,8 +65,11 @@ def test_every_mixer_is_trained_by_1_2_and_4_processes_as_by_one(groups, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_in_bfloat16_losses_differ_by_the_rounding_of_one_number_at_most(tmp_path):
+def test_in_bfloat16_processes_differ_by_less_than_rounding_does(tmp_path):
     plain = run(tmp_path, "no", {ALONE: KEYS})[ALONE]
     found = run(tmp_path, "bf16", {ALONE: KEYS, **dict.fromkeys(COPIES[1:], KEYS)})
-    assert [key for key in KEYS if plain[key]["losses"] == found[ALONE][key]["losses"]] == []
-    check(found, WRAPPED, HALF * math.log(VOCABULARY))
+    # Sums over other rows are rounded to other neighbours: what that may do is what all rounding did to one process.
+    pairs = [zip(plain[key]["losses"], found[ALONE][key]["losses"], strict=True) for key in KEYS]
+    rounding = [max(abs(left - right) for left, right in pair) for pair in pairs]
+    assert min(rounding) > 0
+    check(found, WRAPPED, max(rounding))
