@@ -169,16 +169,8 @@ def evaluate(
         run = run_of(model, str(folder), specification)
         rows = load_dataset(f"hf_memory/{task}", config, **keywords)
     splits = {name: rows[name] for name in rows if name != "train"}
-    found = evaluate_lengths(
-        model,
-        specification,
-        splits,
-        run=run,
-        batch_size=batch_size,
-        accelerator=accelerator,
-        generate=generate,
-        share=share,
-    )
+    how: dict[str, Any] = {"accelerator": accelerator, "batch_size": batch_size, "generate": generate, "share": share}
+    found = evaluate_lengths(model, specification, splits, run=run, **how)
     if mechanisms:
         from hf_memory.experiments.mechanisms import add_mechanisms
 
@@ -188,11 +180,7 @@ def evaluate(
             draw_outputs(figure, folder, specification, splits)
         if results is not None:
             write_evaluation(results, found)
-        print_rows(found)
-        further = [f"generated_{specification.task.headline_metric}"] if generate else []
-        further += [name for name in found[0].metrics if name.startswith(("counterfactual_", "induction_"))]
-        for metric in further:
-            print_rows(found, metric)
+        print_evaluation(found, specification.task.headline_metric)
 
 
 @app.command()
@@ -243,6 +231,14 @@ def draw_outputs(
 
     drawn = plot_outputs(load_for_task(checkpoint, specification.task), specification, splits)
     typer.echo(f"figure: {write_bytes(path, png(drawn))}")
+
+
+def print_evaluation(rows: "Sequence[Row]", headline: str) -> None:
+    """Print a table of the headline metric, and one of each that was asked for beside it."""
+    print_rows(rows)
+    for metric in rows[0].metrics:
+        if metric == f"generated_{headline}" or metric.startswith(("counterfactual_", "induction_")):
+            print_rows(rows, metric)
 
 
 def print_rows(rows: "Sequence[Row]", metric: str | None = None) -> None:

@@ -110,11 +110,9 @@ def evaluate_lengths(
     shown_as = {"total": total, "desc": f"evaluate {run.arm}", "unit": "row", "disable": not shown}
     try:
         with noted(run.kernels) as kernels, tqdm(**shown_as) as bar:
+            how = (run, batch_size, accelerator, bar, generate, share)
             found = [
-                _evaluate_split(
-                    loaded, specification, name, TensorRows(rows), run, batch_size, accelerator, bar, generate, share
-                )
-                for name, rows in splits.items()
+                _evaluate_split(loaded, specification, name, TensorRows(rows), *how) for name, rows in splits.items()
             ]
         found = [dataclasses.replace(row, kernels={**(run.kernels or {}), **kernels} or None) for row in found]
         # Processes differ in the times that they measure; the rows are those of the first.
