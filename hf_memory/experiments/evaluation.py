@@ -98,8 +98,7 @@ def evaluate_lengths(
     checkpoint = None if isinstance(model, PreTrainedModel) else str(model)
     loaded = model if isinstance(model, PreTrainedModel) else load_for_task(model, specification.task, revision)
     check_fits(loaded, specification.task)
-    if generate:
-        check_generates(loaded)
+    _check_ways(loaded, generate, share, accelerator)
     _check_lengths(loaded, specification, splits)
     run = run or run_of(loaded, checkpoint, specification)
     device = accelerator.device if accelerator is not None else next(loaded.parameters()).device
@@ -282,6 +281,13 @@ def _check_splits(specification: Any, splits: Any) -> None:
     unknown = [name for name in splits if name not in specification.splits]
     if unknown:
         raise ValueError(f"splits: {unknown[0]!r} is unknown (known: {', '.join(map(repr, specification.splits))})")
+
+
+def _check_ways(model: MemoryPreTrainedModel, generate: bool, share: str, accelerator: Accelerator | None) -> None:
+    """Raise where a model cannot write answers, or processes cannot share rows as asked, before anything is run."""
+    if generate:
+        check_generates(model)
+    shares_time(model, share, accelerator)
 
 
 def _check_lengths(model: MemoryPreTrainedModel, specification: Specification, splits: Mapping[str, Any]) -> None:
