@@ -76,7 +76,7 @@ test-slow: $(READY)  ## run the tests marked slow
 	@touch $@
 
 test-tools: export HF_HUB_OFFLINE := 1
-test-tools: .venv-tools/.ready  ## run the tests that need the packages of the extra `tools`: PEFT, TRL, lm-eval
+test-tools: .venv-tools/.ready  ## run the tests that need the packages of the extra `tools`: PEFT, TRL, lm-eval, DeepSpeed
 	.venv-tools/bin/python -m pytest -q -m tools tests/tools
 
 test-transformers: $(READY)  ## run the common tests of transformers on all types; they are fetched once

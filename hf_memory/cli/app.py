@@ -19,7 +19,15 @@ from hf_memory.cli.doctor import doctor
 from hf_memory.cli.hub import push
 from hf_memory.cli.list import show_mixers_and_tasks, wide_console
 from hf_memory.cli.new import new_app
-from hf_memory.cli.options import TASK_HELP, Config, Keywords, Lengths, RemoteCode, dataset_keywords
+from hf_memory.cli.options import (
+    TASK_HELP,
+    Config,
+    Keywords,
+    Lengths,
+    RemoteCode,
+    dataset_keywords,
+    launched_processes,
+)
 from hf_memory.cli.probe import export_harness, probe
 from hf_memory.cli.suite import suite
 from hf_memory.cli.sweep import sweep
@@ -125,6 +133,9 @@ def evaluate(
     batch_size: Annotated[int, typer.Option(min=1, help="Rows per forward pass and process.")] = 256,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the Hub.")] = None,
     results: Annotated[Path | None, typer.Option(help="Folder to which the rows are written.")] = None,
+    share: Annotated[
+        str, typer.Option(help="What several processes share: rows, or time, where each hands its state to the next.")
+    ] = "rows",
     generate: Annotated[bool, typer.Option("--generate", help="Also let the model write the answers itself.")] = False,
     mechanisms: Annotated[
         bool, typer.Option("--mechanisms", help="Also change contexts and see what answers follow; look at attention.")
@@ -134,13 +145,12 @@ def evaluate(
 ) -> None:
     """Measure recall and extrapolation of a checkpoint on the validation and test splits of a task.
 
-    Very long rows are read in pieces, where states have a fixed size.
+    Very long rows are read in pieces, where states have a fixed size. Processes that `accelerate launch` starts share
+    the rows; with `--share time` each runs a segment of every row, and hands the state to the next one.
 
     Examples: `hf-memory evaluate runs/lstm --task bit_parity --data num_train=2000 num_test=200`
     and `hf-memory evaluate runs/lstm --task bit_parity --lengths 1024..1048576 --data num_test=4`
     """
-    from accelerate import Accelerator
-
     from hf_memory.data.builder import load_dataset
     from hf_memory.data.specification import specify
     from hf_memory.experiments.evaluation import evaluate_lengths, load_for_task, write_evaluation
@@ -150,7 +160,7 @@ def evaluate(
 
     keywords = dataset_keywords(data, lengths)
     specification = specify(task, config, **keywords)
-    accelerator = Accelerator()
+    accelerator = launched_processes()
     if results is not None and accelerator.is_main_process:
         check_writable(results)
     with accelerator.main_process_first():
@@ -159,9 +169,8 @@ def evaluate(
         run = run_of(model, str(folder), specification)
         rows = load_dataset(f"hf_memory/{task}", config, **keywords)
     splits = {name: rows[name] for name in rows if name != "train"}
-    found = evaluate_lengths(
-        model, specification, splits, run=run, batch_size=batch_size, accelerator=accelerator, generate=generate
-    )
+    how: dict[str, Any] = {"accelerator": accelerator, "batch_size": batch_size, "generate": generate, "share": share}
+    found = evaluate_lengths(model, specification, splits, run=run, **how)
     if mechanisms:
         from hf_memory.experiments.mechanisms import add_mechanisms
 
@@ -171,11 +180,7 @@ def evaluate(
             draw_outputs(figure, folder, specification, splits)
         if results is not None:
             write_evaluation(results, found)
-        print_rows(found)
-        further = [f"generated_{specification.task.headline_metric}"] if generate else []
-        further += [name for name in found[0].metrics if name.startswith(("counterfactual_", "induction_"))]
-        for metric in further:
-            print_rows(found, metric)
+        print_evaluation(found, specification.task.headline_metric)
 
 
 @app.command()
@@ -226,6 +231,14 @@ def draw_outputs(
 
     drawn = plot_outputs(load_for_task(checkpoint, specification.task), specification, splits)
     typer.echo(f"figure: {write_bytes(path, png(drawn))}")
+
+
+def print_evaluation(rows: "Sequence[Row]", headline: str) -> None:
+    """Print a table of the headline metric, and one of each that was asked for beside it."""
+    print_rows(rows)
+    for metric in rows[0].metrics:
+        if metric == f"generated_{headline}" or metric.startswith(("counterfactual_", "induction_")):
+            print_rows(rows, metric)
 
 
 def print_rows(rows: "Sequence[Row]", metric: str | None = None) -> None:

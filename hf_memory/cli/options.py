@@ -1,10 +1,14 @@
 """Arguments and options that several commands share."""
 
+import os
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
 
 TASK_HELP = "Key of the task, as `hf-memory list` shows it."
 
@@ -65,3 +69,15 @@ def dataset_keywords(data: Sequence[str] | None, lengths: str) -> dict[str, Any]
     if "test_lengths" in keywords:
         raise ValueError("test_lengths: give --lengths or --data test_lengths=..., not both")
     return {**keywords, "test_lengths": list(numbers(lengths, "lengths"))}
+
+
+def launched_processes() -> "Accelerator":
+    """The processes that torchrun or `accelerate launch` started, or this one alone.
+
+    On a machine with CPUs only accelerate must be told, or it takes each process of torchrun for the only one.
+    """
+    import torch
+    from accelerate import Accelerator
+
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    return Accelerator(cpu=several and not torch.accelerator.is_available())

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hf_memory.cli.options import RemoteCode, numbers
+from hf_memory.cli.options import RemoteCode, launched_processes, numbers
 
 if TYPE_CHECKING:
     from hf_memory.experiments.probing.cells import Plan
@@ -80,14 +80,12 @@ def run_probes(
     models: Sequence[str], plan: "Plan", results: Path, revision: str | None, chunk: int, loading: dict[str, Any]
 ) -> None:
     """Probe one model after the other, and print what was found of each."""
-    from accelerate import Accelerator
-
     from hf_memory.experiments.probing.cells import probe_model
     from hf_memory.experiments.probing.subject import load_subject
     from hf_memory.hub.client import local_checkpoint
     from hf_memory.storage import check_writable
 
-    accelerator = Accelerator()
+    accelerator = launched_processes()
     if accelerator.is_main_process:
         check_writable(results)
     for name in models:

@@ -1,7 +1,8 @@
 """Recall and extrapolation of a trained model, as result rows.
 
-One forward pass per batch serves all metrics. Several processes share the rows of a split between them and exchange
-their predictions, so that every process returns the same values and no row is dropped or counted twice.
+One forward pass per batch serves all metrics. Several processes share the rows of a split between them, or the columns
+of its rows, and exchange their predictions, so that every process returns the same values and no row is dropped or
+counted twice.
 """
 
 import contextlib
@@ -44,6 +45,7 @@ from hf_memory.experiments.provenance import (
     versions,
 )
 from hf_memory.experiments.results import Row, write_cell
+from hf_memory.experiments.segments import predict_in_segments, shares_time
 from hf_memory.mixers.auto import HEADS, model_class, model_keys
 from hf_memory.models.modeling import MemoryPreTrainedModel
 from hf_memory.ops.backends.proof import noted
@@ -68,6 +70,7 @@ def evaluate_lengths(
     revision: str | None = None,
     progress: bool = True,
     generate: bool = False,
+    share: str = "rows",
 ) -> list[Row]:
     """Evaluate a model on splits of a task, usually ``validation`` and every ``test_<length>``.
 
@@ -82,20 +85,20 @@ def evaluate_lengths(
         progress: Show a bar over the rows of all splits, on the main process.
         generate: Also let the model write each answer itself, where a row has one answer after a prompt: the metrics of
             what it writes stand beside the others, with ``generated_`` before their names.
+        share: What several processes share of a split, ``"rows"`` or ``"time"``, see :func:`predict`.
 
     Returns:
         One row per split, the same in every process.
 
     Raises:
         ValueError: If the model lacks the task's head or has fewer ids or classes than the task, a split is unknown,
-            or answers cannot be generated.
+            answers cannot be generated, or the processes cannot share the rows in this way.
     """
     _check_splits(specification, splits)
     checkpoint = None if isinstance(model, PreTrainedModel) else str(model)
     loaded = model if isinstance(model, PreTrainedModel) else load_for_task(model, specification.task, revision)
     check_fits(loaded, specification.task)
-    if generate:
-        check_generates(loaded)
+    _check_ways(loaded, generate, share, accelerator)
     _check_lengths(loaded, specification, splits)
     run = run or run_of(loaded, checkpoint, specification)
     device = accelerator.device if accelerator is not None else next(loaded.parameters()).device
@@ -106,11 +109,9 @@ def evaluate_lengths(
     shown_as = {"total": total, "desc": f"evaluate {run.arm}", "unit": "row", "disable": not shown}
     try:
         with noted(run.kernels) as kernels, tqdm(**shown_as) as bar:
+            how = (run, batch_size, accelerator, bar, generate, share)
             found = [
-                _evaluate_split(
-                    loaded, specification, name, TensorRows(rows), run, batch_size, accelerator, bar, generate
-                )
-                for name, rows in splits.items()
+                _evaluate_split(loaded, specification, name, TensorRows(rows), *how) for name, rows in splits.items()
             ]
         found = [dataclasses.replace(row, kernels={**(run.kernels or {}), **kernels} or None) for row in found]
         # Processes differ in the times that they measure; the rows are those of the first.
@@ -129,10 +130,11 @@ def _evaluate_split(
     accelerator: Accelerator | None,
     bar: Any,
     generate: bool,
+    share: str,
 ) -> Row:
     """One forward pass over a split, with ``generate`` also its answers, and the row of both."""
     started = time.perf_counter()
-    columns = predict(model, rows, batch_size, accelerator, bar)
+    columns = predict(model, rows, batch_size, accelerator, bar, share)
     part = specification.splits[name].parts[0]
     length = max(length_bounds(found.length)[1] for found in specification.splits[name].parts)
     metrics = split_metrics(specification, name, rows.lengths.numpy(), columns)
@@ -173,8 +175,18 @@ def predict(
     batch_size: int,
     accelerator: Accelerator | None = None,
     bar: Any = None,
+    share: str = "rows",
 ) -> dict[str, np.ndarray]:
     """Run a model over rows; very long ones in pieces, see :mod:`hf_memory.experiments.pieces`.
+
+    Args:
+        model: A model with a head, in evaluation mode.
+        rows: The rows.
+        batch_size: Rows per forward pass and process.
+        accelerator: Device, mixed precision and processes.
+        bar: What to tell of the rows that are done.
+        share: ``"rows"`` gives each process rows of its own, and is the faster way. ``"time"`` gives it a segment of
+            every row, see :mod:`hf_memory.experiments.segments`; models whose state grows share rows all the same.
 
     Returns:
         ``input_ids``, ``labels``, ``predictions`` and ``token_loss``, each (n, T), padded on the right to the longest
@@ -182,6 +194,8 @@ def predict(
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    if shares_time(model, share, accelerator):
+        return _assemble(predict_in_segments(model, rows, batch_size, accelerator, bar), len(rows))
     world, rank = (1, 0) if accelerator is None else (accelerator.num_processes, accelerator.process_index)
     collate = MemoryCollator()
     autocast = contextlib.nullcontext if accelerator is None else accelerator.autocast
@@ -267,6 +281,13 @@ def _check_splits(specification: Any, splits: Any) -> None:
     unknown = [name for name in splits if name not in specification.splits]
     if unknown:
         raise ValueError(f"splits: {unknown[0]!r} is unknown (known: {', '.join(map(repr, specification.splits))})")
+
+
+def _check_ways(model: MemoryPreTrainedModel, generate: bool, share: str, accelerator: Accelerator | None) -> None:
+    """Raise where a model cannot write answers, or processes cannot share rows as asked, before anything is run."""
+    if generate:
+        check_generates(model)
+    shares_time(model, share, accelerator)
 
 
 def _check_lengths(model: MemoryPreTrainedModel, specification: Specification, splits: Mapping[str, Any]) -> None:

@@ -4,11 +4,12 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from accelerate.data_loader import DataLoaderShard
 from huggingface_hub import HfApi
 from torch.utils.data import DataLoader
 from transformers import EvalPrediction, PreTrainedModel, Trainer, TrainingArguments
@@ -101,6 +102,30 @@ class MemoryTrainer(WholeCheckpoints, Trainer):
         if self._heads and self.compute_loss_func is not None:
             inputs = {**inputs, "return_logits": True}
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+    def get_batch_samples(self, epoch_iterator: Iterator, *args: Any, **kwargs: Any) -> Any:
+        """The batches of a step, and their targets in all processes; each row of an epoch is in them once.
+
+        Where the rows of the last batch do not suffice for all processes, accelerate repeats those of the first one.
+        """
+        return super().get_batch_samples(map(self._without_repeats, epoch_iterator), *args, **kwargs)
+
+    def _without_repeats(self, batch: Any) -> Any:
+        """A process's batch without rows that accelerate has filled up the last one with.
+
+        A process all of whose rows are repeated keeps one, without targets, since it must take part in the step.
+        """
+        state, world = self.accelerator.gradient_state, self.accelerator.num_processes
+        is_last = isinstance(state.active_dataloader, DataLoaderShard) and state.end_of_dataloader
+        if world == 1 or not is_last or not isinstance(batch, Mapping) or "labels" not in batch:
+            return batch
+        size = len(batch["labels"])
+        # A remainder of 0, or of -1 where nobody counts, says that the last batch is whole.
+        own = size if state.remainder < 1 else state.remainder - self.accelerator.process_index * size
+        if own >= size:
+            return batch
+        kept = {name: value[: max(own, 1)] for name, value in batch.items()}
+        return kept if own >= 1 else {**kept, "labels": torch.full_like(kept["labels"], IGNORE_INDEX)}
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
         """Build the optimiser that the arguments name over the model's own parameter groups."""

@@ -73,6 +73,7 @@ def test_mistakes_of_training_are_found_before_data_are_generated(call, monkeypa
         (["evaluate", "theirs", *EVALUATE[2:]], "has model_type 'gpt2', and `hf-memory probe` asks models of other"),
         ([*EVALUATE, "--revision", "v2"], "revision: run is a folder here, which has none; leave it out"),
         ([*EVALUATE, "--generate"], "a causal model is needed, got MemoryLSTMForTokenClassification; leave --generate"),
+        ([*EVALUATE, "--share", "columns"], "share must be one of 'rows', 'time', got 'columns'"),
         (["report", "rows", "--revision", "v2"], "revision: 'rows' is a path here, which has none; leave it out"),
         (["report", "rows", "--out", "file"], "file: it is a file; give a folder, or another name"),
         (["data", "export", "bit_parity", "file", *DATA], "file: it is a file; give a folder, or another name"),

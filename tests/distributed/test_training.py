@@ -74,13 +74,17 @@ def test_one_process_counts_the_same_for_the_weights_of_two(two):
         assert together["metrics"]["loss"]["value"] == pytest.approx(alone.metrics["loss"].value, rel=1e-6)
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp2", "cpu_gloo"])
+@pytest.mark.parametrize("name", ["ddp", "fsdp2", "zero2", "cpu_gloo"])
 def test_accelerate_reads_the_example_configurations(name):
     path = CONFIGS / f"{name}.yaml"
     config = load_config_from_file(str(path))
     assert config.num_processes == 2
     assert config.mixed_precision == "no"
     assert bool(config.use_cpu) == (name == "cpu_gloo")
+    if name == "zero2":
+        assert config.distributed_type == "DEEPSPEED"
+        assert config.deepspeed_config["zero_stage"] == 2
+        assert config.deepspeed_config["gradient_accumulation_steps"] == "auto"  # the script's own
     if name == "fsdp2":
         settings = yaml.safe_load(path.read_text())["fsdp_config"]
         assert settings["fsdp_version"] == 2
