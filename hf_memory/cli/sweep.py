@@ -55,9 +55,10 @@ def sweep(
     from hf_memory.storage import check_writable
     from hf_memory.studies.recipes_yaml import find_file, load_recipe
     from hf_memory.studies.replication import replicate as run_replication
-    from hf_memory.studies.running import Shard
+    from hf_memory.studies.running import Shard, check_backend
     from hf_memory.studies.sweep import run_sweep
 
+    check_backend(backend)
     loaded = load_recipe(find_file(recipe, "recipes"), profile)
     if dry_run:
         show_cells(loaded, workers)

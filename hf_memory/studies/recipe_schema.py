@@ -43,6 +43,7 @@ _ARM: dict[str, Kind] = {
     "mlp_ratio": Maybe(Number(0, 1000)),
     "width": Maybe(_WIDTH),
     "learning_rate": Maybe(_RATE),
+    "at": Maybe(_VALUES),
 }
 AXES: dict[str, Kind] = {
     "config": Text(),
