@@ -29,7 +29,7 @@ Part = Annotated[
 
 def sweep(
     recipe: Annotated[str, typer.Argument(help="Recipe: a YAML file, or the name of one that comes with the package.")],
-    profile: Annotated[str, typer.Option(help="smoke, cpu, cpu_long or full.")] = "cpu",
+    profile: Annotated[str, typer.Option(help="smoke, cpu, cpu_long, long or full.")] = "cpu",
     results: Annotated[
         Path | None, typer.Option(help="Folder of the rows; results/<recipe>/<profile> by default.")
     ] = None,

@@ -20,7 +20,7 @@ FILES = sorted((Path(__file__).parents[2] / "examples" / "recipes").glob("*.yaml
 CASES = [
     (path, profile)
     for path in FILES
-    for profile in ("smoke", "cpu", "cpu_long", "full")
+    for profile in ("smoke", "cpu", "cpu_long", "long", "full")
     if profile == "smoke" or profile in yaml.safe_load(path.read_text())["profiles"]
 ]
 
@@ -84,7 +84,7 @@ def test_expectations_speak_of_axes_and_splits_that_the_cpu_run_has(path):
         ("r18_phase", "cpu", 8 * (2 * 2 + 2 * 5)),
         ("r19_stale_errors", "cpu", 5 * 2 * 5),
         ("r20_state_tracking", "cpu", (13 + 6) * (2 * 2 + 5)),
-        ("r20_state_tracking", "cpu_long", 7 * 2 * (1 + 5)),
+        ("r20_state_tracking", "long", 7 * 2 * (1 + 5)),
         ("r21_recall_at_equal_state", "cpu", 6 * (2 + 5)),
     ],
 )
