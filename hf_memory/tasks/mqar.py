@@ -59,13 +59,13 @@ def _based_mixture() -> Preset:
 
 
 def _loads(length: int, counts: tuple[int, ...]) -> Preset:
-    """As many rows of one length with each number of pairs, and a test for each."""
+    """As many rows of one length with each number of pairs, and a test for each; ``test_<L>`` has the fewest."""
     sizes = {count: {"num_kv_pairs": count} for count in counts}
     return Preset(
         length=length,
-        test_lengths=(),
+        test_lengths=(length,),
         knobs={"slot_assignment": "shuffled", **sizes[counts[0]]},
-        tests={f"test_{length}_kv{count}": (Segment(3_000, length, knobs),) for count, knobs in sizes.items()},
+        tests={f"test_{length}_kv{count}": (Segment(3_000, length, sizes[count]),) for count in counts[1:]},
         train=tuple(Segment(25_000, length, knobs) for knobs in sizes.values()),
         source=_LOADS,
     )
