@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from hf_memory.tasks import make_task
+from hf_memory.tasks.base import IGNORE_INDEX
 from tests.tasks._published import LEVEL, ROWS, marginals, probability
 
 ENTRIES = json.loads(Path(__file__).with_name("published_counts.json").read_text())
@@ -22,7 +23,8 @@ def test_twenty_thousand_rows_count_as_those_of_the_published_code(name):
     entry = ENTRIES[name]
     task = make_task(entry["task"], **entry["knobs"])
     ids, labels = task.sample(np.random.default_rng(1), entry["length"], ROWS)
-    assert (task.solve(ids) == labels).all()
+    due = labels != IGNORE_INDEX
+    assert (task.solve(ids)[due] == labels[due]).all()
     ours = marginals(ids, labels)
     assert set(ours) == set(entry["counts"])
     apart = {}
