@@ -12,8 +12,8 @@ from hf_memory.experiments.schema import Either, Fields, Flag, Kind, ListOf, Map
 from hf_memory.studies.expectations import OVER, QUANTITIES, RATES, RELATIONS, WHEN
 
 PROFILES = ("smoke", "cpu", "cpu_long", "long", "full")
-"""Names of profiles: seconds; half an hour on two cores; up to four hours on them; longer, what ``cpu`` had no time for;
-the setting of the paper.
+"""Names of profiles: seconds; half an hour on two cores; up to four hours on them; what they have no time for; the
+setting of the paper.
 """
 
 SIZINGS = ("hidden", "params_per_layer", "params", "state")
