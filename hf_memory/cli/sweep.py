@@ -29,7 +29,7 @@ Part = Annotated[
 
 def sweep(
     recipe: Annotated[str, typer.Argument(help="Recipe: a YAML file, or the name of one that comes with the package.")],
-    profile: Annotated[str, typer.Option(help="smoke, cpu, cpu_long or full.")] = "cpu",
+    profile: Annotated[str, typer.Option(help="smoke, cpu, cpu_long, long or full.")] = "cpu",
     results: Annotated[
         Path | None, typer.Option(help="Folder of the rows; results/<recipe>/<profile> by default.")
     ] = None,
@@ -55,9 +55,10 @@ def sweep(
     from hf_memory.storage import check_writable
     from hf_memory.studies.recipes_yaml import find_file, load_recipe
     from hf_memory.studies.replication import replicate as run_replication
-    from hf_memory.studies.running import Shard
+    from hf_memory.studies.running import Shard, check_backend
     from hf_memory.studies.sweep import run_sweep
 
+    check_backend(backend)
     loaded = load_recipe(find_file(recipe, "recipes"), profile)
     if dry_run:
         show_cells(loaded, workers)

@@ -64,6 +64,7 @@ class MemoryBuilder(datasets.ArrowBasedBuilder):
     ) -> None:
         self.specification = specify(task, config_name, **overrides)
         self.source = RowSource(self.specification)
+        self.source.warn_of_shortfalls()
         key = self.source.digest()
         self.folder = folders.cache_folder(self.specification, key, cache_dir)
         try:

@@ -6,6 +6,7 @@ cache folder is computed from. Training blocks go on without end: a stored split
 """
 
 import functools
+import logging
 import math
 
 import numpy as np
@@ -16,6 +17,8 @@ from hf_memory.data.specification import Specification, Split
 from hf_memory.data.splits import Role
 from hf_memory.data.values import stable_digest
 from hf_memory.tasks.base import Task
+
+logger = logging.getLogger(__name__)
 
 HEAD_ROWS = 64
 BLOCK_ROWS: dict[str, int] = {"train": 4096, "validation": 1024, "test": 1024}
@@ -28,6 +31,11 @@ def block_range(role: Role, index: int) -> tuple[int, int]:
     """The rows [start, stop) of a split that a block holds."""
     size = BLOCK_ROWS[role]
     return (0, HEAD_ROWS) if index == 0 else (HEAD_ROWS + (index - 1) * size, HEAD_ROWS + index * size)
+
+
+@functools.lru_cache(maxsize=1024)
+def _warn_once(sentence: str) -> None:
+    logger.warning("%s", sentence)
 
 
 class RowSource:
@@ -45,6 +53,25 @@ class RowSource:
         """Rows of a split: those asked for, or as many as a small space holds for it."""
         wanted = self.specification.splits[name].num_examples
         return min(wanted, len(self.spaces.pools[name])) if name in self.spaces.pools else wanted
+
+    def shortfalls(self) -> list[str]:
+        """A sentence for each split that holds fewer rows than its keyword asks for: small spaces have no more."""
+        said = []
+        for name, split in self.specification.splits.items():
+            keyword, held = f"num_{split.role}", self.num_rows(name)
+            asked = self.specification.overrides.get(keyword, 0)
+            if held < min(asked, split.num_examples):
+                part = split.parts[0]
+                said.append(
+                    f"{keyword}={asked} is more than there are: of the {part.num_distinct} distinct rows of "
+                    f"hf_memory/{part.task.key} at length {part.length}, split {name!r} holds {held}"
+                )
+        return said
+
+    def warn_of_shortfalls(self) -> None:
+        """Log the shortfalls, each once in a process."""
+        for sentence in self.shortfalls():
+            _warn_once(sentence)
 
     def num_blocks(self, name: str) -> int:
         """Blocks of a stored split."""

@@ -11,8 +11,10 @@ from transformers import SchedulerType
 from hf_memory.experiments.schema import Either, Fields, Flag, Kind, ListOf, MapOf, Maybe, Number, Pair, Plain, Text
 from hf_memory.studies.expectations import OVER, QUANTITIES, RATES, RELATIONS, WHEN
 
-PROFILES = ("smoke", "cpu", "cpu_long", "full")
-"""Names of profiles: seconds; half an hour on two cores; up to four hours on them; the setting of the paper."""
+PROFILES = ("smoke", "cpu", "cpu_long", "long", "full")
+"""Names of profiles: seconds; half an hour on two cores; up to four hours on them; what they have no time for; the
+setting of the paper.
+"""
 
 SIZINGS = ("hidden", "params_per_layer", "params", "state")
 """What all arms have alike: the width, or a number of parameters (of a block, of all blocks), or of state numbers."""
@@ -43,6 +45,7 @@ _ARM: dict[str, Kind] = {
     "mlp_ratio": Maybe(Number(0, 1000)),
     "width": Maybe(_WIDTH),
     "learning_rate": Maybe(_RATE),
+    "at": Maybe(_VALUES),
 }
 AXES: dict[str, Kind] = {
     "config": Text(),

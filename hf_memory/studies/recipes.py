@@ -13,7 +13,7 @@ from hf_memory.data.specification import KEYWORDS, Specification, specify
 from hf_memory.experiments.mechanisms import TASKS_WITH_PAIRS
 from hf_memory.mixers.auto import model_keys
 from hf_memory.names import check_names
-from hf_memory.studies.expectations import Expectation
+from hf_memory.studies.expectations import Expectation, matches
 from hf_memory.studies.recipe_schema import AXES, TRAINING_KEYS, check_values
 from hf_memory.studies.verdicts import LOOKS
 from hf_memory.tasks import task_class
@@ -66,7 +66,8 @@ class Recipe:
             MLP's width over the model's.
         arms: By name: ``mixer`` (by default the name), further ``model`` fields and ``training`` keys,
             ``size_field``, the config field by which the arm is sized (by default ``hidden_size``), ``width`` and
-            ``mlp_ratio`` in place of those of ``sizing``, and ``learning_rate``, a rate for which nothing is searched.
+            ``mlp_ratio`` in place of those of ``sizing``, ``learning_rate``, a rate for which nothing is searched, and
+            ``at``, values of axes of the grid, or lists of them, to which the arm is kept.
         grid: Axes over which every arm runs: ``config``, ``length``, ``width`` or ``size`` (the value of ``sizing``),
             ``depth``, and any ``data.<keyword>``, ``model.<field>`` or ``training.<key>``.
         learning_rates: The grid of peak learning rates, rising.
@@ -152,9 +153,14 @@ class Recipe:
         return self.profile != "full" if self.checkpoints is None else self.checkpoints
 
     def places(self) -> list[dict[str, Any]]:
-        """Every arm at every point of the grid."""
+        """Every arm at every point of the grid that its ``at`` leaves it."""
         points = [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
-        return [{"arm": arm, **point} for arm in self.arms for point in points]
+        return [
+            {"arm": name, **point}
+            for name, arm in self.arms.items()
+            for point in points
+            if matches(point, arm.get("at") or {})
+        ]
 
     def at(self, place: Mapping[str, Any], group: str) -> dict[str, Any]:
         """Values of the axes ``<group>.<key>`` of the grid by key."""
@@ -266,11 +272,25 @@ def _check_grid(recipe: Recipe) -> None:
     if by != "hidden" and recipe.sizing["value"] is None and "size" not in recipe.grid:
         raise ValueError(f"sizing: value must be given for sizing by {by}, or the axis size of grid")
     check_names(recipe.search_on, recipe.grid, "axis of search_on")
+    _check_places(recipe)
     depths = list(recipe.grid.get("depth", ()))
     if recipe.first_depth is not None and (not depths or depths != sorted(depths) or recipe.extend is not None):
         raise ValueError("first_depth needs the axis depth of grid, in rising order, and extend: null")
     if recipe.first_depth is not None and "depth" in recipe.search_on:
         raise ValueError("search_on: each depth has a search of its own where first_depth is given")
+
+
+def _check_places(recipe: Recipe) -> None:
+    """Raise where an arm is kept to axes or values that the grid does not have, or to none of it."""
+    for name, arm in recipe.arms.items():
+        check_names(arm.get("at") or {}, recipe.grid, f"axis of at in arm {name!r}")
+    places = recipe.places()
+    empty = set(recipe.arms) - {place["arm"] for place in places}
+    if empty:
+        raise ValueError(f"arms.{min(empty)}.at leaves no point of the grid")
+    for place in places:
+        if recipe.arms[place["arm"]].get("at") and {**place, **recipe.search_on} not in places:
+            raise ValueError(f"arms.{place['arm']}.at leaves out the place of search_on, where rates are searched")
 
 
 def _check_rates(recipe: Recipe) -> None:

@@ -70,14 +70,19 @@ class OtherShardsOpenError(Exception):
     """Cells of other parts are not finished, and what follows needs them."""
 
 
+def check_backend(backend: str) -> None:
+    """Raise a ``ValueError`` for the name of no backend."""
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
+
+
 def make_workers(backend: str, workers: int | None, gpu_share: float = 0.0) -> Workers:
     """The backend of a name. Raises a ``ValueError`` for an unknown one, and where ``ray`` is not installed."""
+    check_backend(backend)
     if backend == "ray":
         from hf_memory.studies.ray import RayWorkers
 
         return RayWorkers(workers, gpu_share)
-    if backend != "local":
-        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
     return LocalWorkers(workers)
 
 

@@ -34,6 +34,23 @@ def takes_rows(method: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+def knows_ids(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a method of ids (n, L) refuse those that its task does not have, of which arrays would make something."""
+
+    @functools.wraps(method)
+    def wrapped(self: Any, input_ids: np.ndarray) -> Any:
+        wrong = (input_ids < 0) | (input_ids >= self.vocab_size)
+        if wrong.any():
+            row, column = np.argwhere(wrong)[0].tolist()
+            raise ValueError(
+                f"input_ids must be ids of task {self.key!r}, from 0 to {self.vocab_size - 1}, "
+                f"got {input_ids[row, column].item()} in row {row} at position {column}"
+            )
+        return method(self, input_ids)
+
+    return wrapped
+
+
 def read_rows(name: str, rows: Any) -> np.ndarray | list[np.ndarray]:
     """Rows (n, L) as an array, or a list of arrays where their lengths differ. Raises a ``ValueError`` for others."""
     if not isinstance(rows, np.ndarray):

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from hf_memory.names import check_names
-from hf_memory.tasks._rows import takes_rows
+from hf_memory.tasks._rows import knows_ids, takes_rows
 
 IGNORE_INDEX = -100
 """Label of a position that is not supervised, in integer and in floating point label columns alike."""
@@ -97,7 +97,8 @@ class Task(abc.ABC):
         super().__init_subclass__(**kwargs)
         for name in ("solve", "annotate", "candidates"):
             if name in vars(cls):
-                setattr(cls, name, takes_rows(vars(cls)[name]))
+                method = knows_ids(vars(cls)[name]) if name == "solve" else vars(cls)[name]
+                setattr(cls, name, takes_rows(method))
 
     @property
     @abc.abstractmethod
@@ -129,7 +130,11 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def solve(self, input_ids: np.ndarray) -> np.ndarray:
-        """Derive the labels of rows (n, L) from their ids alone, by another road than the sampler's."""
+        """Derive the labels of rows (n, L) from their ids alone, by another road than the sampler's.
+
+        Raises:
+            ValueError: For an id that is none of the task's; it and the accepted range are named.
+        """
 
     @takes_rows
     def annotate(self, input_ids: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:

@@ -68,6 +68,9 @@ class ContextRecall(Task):
     >>> fuzzy.solve(np.array([[15, 15, 3, 9, 3, 1, 8, 14, 3, 9, 3, 1, 8, 14]]))[0, 8:].tolist()
     [-100, 9, -100, -100, 8, 14]
 
+    Of 20,000 such test rows of the published code 477 ask at the end for a key that never stood in them; here it always
+    did. Its rows, one token longer, begin with two to seven pads, these with none to five.
+
     The value that came most often so far is right in .32 of the answers with eight values, and the last eight pairs
     hold the key in two of three. Expected to be solved by attention and by the delta rule, which also lead on tuples
     (Yang et al., 2024); plain decay (GLA, Mamba) solves the plain law and fails on tuples.

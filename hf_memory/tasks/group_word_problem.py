@@ -31,6 +31,7 @@ _MAX_ENUMERATED = 1 << 26
 _LONG = "one layer trained at long lengths, without pairs"
 _NEGATIVE = "Grazzi et al. (2025), negative eigenvalues: S5 {}, trained at 32"
 _PRODUCT = "Siems et al. (2025), DeltaProduct: trained at 128, tested at 512"
+_TRACKING = "classes of transition matrices and what they track: {}, trained at 32"
 _DICTIONARY = (
     "the law of the PD-SSM paper (2025): {} of {}, two of which generate it; which others is not stated there, so they "
     "are drawn once; its lengths from 40 to 256 are one split"
@@ -56,7 +57,19 @@ def _presets() -> dict[str, Preset]:
     for name, group in {"z12": "Z12", "a4": "A4", "s3": "S3", "s5": "S5"}.items():
         presets[f"{name}_k8"] = _with_pairs(group, "small or unsolvable companions of the groups of order 60")
     presets["s3_k128"] = Preset(128, (128, 256, 512), knobs={"group": "S3"}, source="DeltaProduct (2025), k 128 to 512")
-    return presets | _generator_presets()
+    return presets | _generator_presets() | _tracking_presets()
+
+
+def _tracking_presets() -> dict[str, Preset]:
+    """The group of parity, the smallest that does not commute, and a solvable one by two of its elements."""
+    laws: dict[str, tuple[str, dict[str, str | tuple[int, ...]]]] = {
+        "z2_k32": ("parity", {"group": "Z2"}),
+        "s3_k32": ("S3 with all elements", {"group": "S3"}),
+        "s4_2_generators_k32": ("S4 from a swap and a cycle of four", {"group": "S4", "generators": (6, 9)}),
+        "a5_all_k32": ("A5 with all elements", {"group": "A5"}),
+    }
+    tests = (32, 64, 128, 256)
+    return {name: Preset(32, tests, knobs, source=_TRACKING.format(words)) for name, (words, knobs) in laws.items()}
 
 
 def _generator_presets() -> dict[str, Preset]:

@@ -26,6 +26,7 @@ _FORGETTING = (
 _FORGETTING_ALL = _FORGETTING.format("four") + "; of four pairs all are, so that the second half tells all"
 _FORGETTING_HALF = _FORGETTING.format("half") + "; half of the keys, and shuffled slots, repaired by this package"
 _SMALL = "small widths and small budgets: many pairs for the width, or few tokens"
+_LOADS = "one law for a curve of capacity: as many rows with each number of pairs, shuffled over the slots"
 
 
 def _pairs(num_kv_pairs: int, length: int, source: str, **knobs: str) -> Preset:
@@ -54,6 +55,19 @@ def _based_mixture() -> Preset:
         },
         train=tuple(Segment(count, length, {"num_kv_pairs": pairs}) for count, length, pairs in train),
         source=_BASED,
+    )
+
+
+def _loads(length: int, counts: tuple[int, ...]) -> Preset:
+    """As many rows of one length with each number of pairs, and a test for each; ``test_<L>`` has the fewest."""
+    sizes = {count: {"num_kv_pairs": count} for count in counts}
+    return Preset(
+        length=length,
+        test_lengths=(length,),
+        knobs={"slot_assignment": "shuffled", **sizes[counts[0]]},
+        tests={f"test_{length}_kv{count}": (Segment(3_000, length, sizes[count]),) for count in counts[1:]},
+        train=tuple(Segment(25_000, length, knobs) for knobs in sizes.values()),
+        source=_LOADS,
     )
 
 
@@ -147,6 +161,7 @@ class MQAR(Task):
         "kv4_len64_shuffled": _pairs(4, 64, _SHUFFLED, slot_assignment="shuffled"),
         "kv8_len128_shuffled": _pairs(8, 128, _SHUFFLED, slot_assignment="shuffled"),
         "kv16_len256_shuffled": _pairs(16, 256, _SHUFFLED, slot_assignment="shuffled"),
+        "kv4_to_32_len128": _loads(128, (4, 8, 16, 32)),
     }
 
     vocab_size: int = 8192

@@ -79,3 +79,9 @@ def test_a_dry_run_says_what_may_still_join(tmp_path):
     assert "up to 12 more may join the search" in result.output
     assert "edge of the grid: 0.0005, 0.004, 0.008" in result.output
     assert "up to 10 more may follow, where claims are left open: looks of 10 seeds" in result.output
+
+
+def test_an_unknown_backend_is_refused_before_anything_is_shown(call):
+    code, out, err = call("sweep", "r1_bit_parity", "--profile", "smoke", "--dry-run", "--backend", "rai")
+    assert (code, out) == (2, "")
+    assert "backend must be one of local, ray, got 'rai'" in err

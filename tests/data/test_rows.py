@@ -204,3 +204,22 @@ def test_head_of_rows_ends_where_its_last_row_ends() -> None:
     rows = Rows(np.arange(6, dtype=np.int32), np.arange(6, dtype=np.int32), np.array([0, 1, 3, 6], dtype=np.int32))
     head = rows.head(2)
     assert (len(head), head.input_ids.tolist(), head.offsets.tolist()) == (2, [0, 1, 2], [0, 1, 3])
+
+
+def test_a_small_space_says_how_many_rows_it_holds_where_more_are_asked_for(caplog):
+    source = RowSource(specify("bit_parity", "iid_16", num_train=10**9, num_validation=10, num_test=10))
+    said = (
+        "num_train=1000000000 is more than there are: of the 65536 distinct rows of hf_memory/bit_parity at length 16, "
+        "split 'train' holds 52428"
+    )
+    assert source.num_rows("train") == 52_428
+    assert source.shortfalls() == [said]
+    with caplog.at_level("WARNING", logger="hf_memory.data.rows"):
+        source.warn_of_shortfalls()
+        source.warn_of_shortfalls()
+    assert caplog.messages == [said]
+
+
+def test_nothing_is_said_of_rows_that_nobody_asked_for():
+    assert RowSource(specify("bit_parity", "iid_16")).shortfalls() == []
+    assert RowSource(specify("bit_parity", "iid_16", num_train=100)).shortfalls() == []

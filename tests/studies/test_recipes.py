@@ -20,7 +20,7 @@ FILES = sorted((Path(__file__).parents[2] / "examples" / "recipes").glob("*.yaml
 CASES = [
     (path, profile)
     for path in FILES
-    for profile in ("smoke", "cpu", "cpu_long", "full")
+    for profile in ("smoke", "cpu", "cpu_long", "long", "full")
     if profile == "smoke" or profile in yaml.safe_load(path.read_text())["profiles"]
 ]
 
@@ -29,7 +29,8 @@ def test_every_recipe_is_at_hand():
     assert [path.stem for path in FILES] == [
         "r10_copying_rates", "r11_ablations", "r12_state_tracking", "r13_one_layer_limit", "r14_copying_blanks",
         "r15_pattern_length", "r16_denoising", "r17_interval_counting", "r18_phase", "r19_stale_errors",
-        "r1_bit_parity", "r2_controlled_parity", "r3_dyck", "r4_dyck_training", "r5_lr_windows", "r6_mqar_widths",
+        "r1_bit_parity", "r20_state_tracking", "r21_recall_at_equal_state", "r2_controlled_parity",
+        "r3_dyck", "r4_dyck_training", "r5_lr_windows", "r6_mqar_widths",
         "r7_one_layer_widths", "r8_width_or_depth", "r9_bump",
     ]  # fmt: skip
 
@@ -82,6 +83,9 @@ def test_expectations_speak_of_axes_and_splits_that_the_cpu_run_has(path):
         ("r17_interval_counting", "cpu", 8 * (2 * 2 + 2 * 5)),
         ("r18_phase", "cpu", 8 * (2 * 2 + 2 * 5)),
         ("r19_stale_errors", "cpu", 5 * 2 * 5),
+        ("r20_state_tracking", "cpu", (13 + 6) * (2 * 2 + 5)),
+        ("r20_state_tracking", "long", 7 * 2 * (1 + 5)),
+        ("r21_recall_at_equal_state", "cpu", 6 * (2 + 5)),
     ],
 )
 def test_number_of_cells_is_the_planned_one(stem, profile, cells):
@@ -104,6 +108,31 @@ def test_a_recipe_that_judges_the_runs_of_another_one_has_runs_of_its(stem, of):
     recipe, other = (load_recipe(FILES[0].with_name(f"{name}.yaml"), "cpu") for name in (stem, of))
     assert recipe.runs_of == of
     assert {cell.digest for cell in planned(recipe)} <= {cell.digest for cell in planned(other)}
+
+
+def test_mixers_of_equal_state_hold_equally_many_numbers():
+    for profile in ("cpu", "full"):
+        recipe = load_recipe(FILES[0].with_name("r21_recall_at_equal_state.yaml"), profile)
+        held = {setting.place["arm"]: setting.size.state_numbers for setting in make_settings(recipe)}
+        reference, budget = held.pop("attention"), held["gated_delta_net"]
+        assert all(abs(numbers - budget) <= 0.03 * budget for numbers in held.values()), held
+        assert reference > 6 * budget
+
+
+def test_an_arm_is_kept_to_its_values_of_the_grid():
+    arms = {"lstm": {}, "gru": {"at": {"width": [8, 16]}}, "rnn": {"at": {"width": 4}}}
+    recipe = tiny_recipe(arms=arms, grid={"width": [4, 8], "depth": [1]})
+    assert [(place["arm"], place["width"]) for place in recipe.places()] == [
+        ("lstm", 4), ("lstm", 8), ("gru", 8), ("rnn", 4),
+    ]  # fmt: skip
+    for wrong, message in (
+        ({"at": {"widht": 4}}, "axis of at in arm 'gru': 'widht'; did you mean 'width'"),
+        ({"at": {"width": 16}}, "arms.gru.at leaves no point of the grid"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            tiny_recipe(arms={"gru": wrong}, grid={"width": [4, 8]})
+    with pytest.raises(ValueError, match="arms.gru.at leaves out the place of search_on"):
+        tiny_recipe(arms={"gru": {"at": {"width": 8}}}, grid={"width": [4, 8]}, search_on={"width": 4})
 
 
 def test_smoke_takes_a_few_steps_of_every_arm():

@@ -9,6 +9,8 @@ from datasets import Dataset
 
 from hf_memory.tasks import TASKS, make_task, task_class
 from hf_memory.tasks._rows import read_rows
+from hf_memory.tasks.bit_parity import BitParity
+from hf_memory.tasks.group_word_problem import GroupWordProblem
 
 KEYS = sorted(TASKS)
 
@@ -90,3 +92,16 @@ def test_what_is_no_rows_is_refused(rows):
         make_task("bit_parity").solve(rows)
     with pytest.raises(ValueError, match="labels must be rows"):
         read_rows("labels", rows)
+
+
+@pytest.mark.parametrize(
+    ("task", "rows", "message"),
+    [
+        (BitParity(), [[0, 1, 0], [1, 1, 2]], "task 'bit_parity', from 0 to 1, got 2 in row 1 at position 2"),
+        (BitParity(), [[0, -1], [1, 1]], "from 0 to 1, got -1 in row 0 at position 1"),
+        (GroupWordProblem(group="S3"), [[0, 6]], "task 'group_word_problem', from 0 to 5, got 6 in row 0 at"),
+    ],
+)
+def test_solving_refuses_an_id_that_the_task_does_not_have(task, rows, message):
+    with pytest.raises(ValueError, match=message):
+        task.solve(np.array(rows))
