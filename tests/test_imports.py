@@ -113,7 +113,7 @@ first = {
     (package, name): getattr(package, name)
     for package in packages for name in getattr(package, "__all__", None) or package._LAZY
 }
-optional = ("fla_", "causal_conv1d", "mamba_ssm", "triton_", "__main__")
+optional = ("fla_", "causal_conv1d", "mamba_ss", "triton_", "__main__")
 for module in pkgutil.walk_packages(hf_memory.__path__, "hf_memory."):
     if not module.name.rpartition(".")[2].startswith(optional):
         importlib.import_module(module.name)

@@ -32,7 +32,8 @@ from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
 from hf_memory.models.layers import RMSNorm, State, at_least_float32, mark_residual_output, zero_padding
 from hf_memory.models.modeling import MemoryModel
-from hf_memory.ops.attention import attention_weights, forgetting_attention
+from hf_memory.ops.attention import attention_weights
+from hf_memory.ops.forgetting_attention import forgetting_attention
 
 
 @strict

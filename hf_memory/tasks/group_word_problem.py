@@ -157,6 +157,8 @@ class GroupWordProblem(Task):
 
     def __post_init__(self) -> None:
         parse_group(self.group)
+        if isinstance(self.generators, list):  # as JSON and YAML have it
+            object.__setattr__(self, "generators", tuple(self.generators))
         if isinstance(self.generators, str):
             check_choice("generators", self.generators, tuple(NAMED_GENERATORS))
         elif isinstance(self.generators, tuple):

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hf_memory.ops.attention import attention_recurrent, attention_weights, forgetting_attention
+from hf_memory.ops.attention import attention_recurrent, attention_weights
+from hf_memory.ops.forgetting_attention import forgetting_attention
 
 
 def _problem(time, history, heads=3, size=4):

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hf_memory.ops.attention import forgetting_attention
 from hf_memory.ops.delta_rule import delta_rule
 from hf_memory.ops.diagonal_scan import diagonal_scan
+from hf_memory.ops.forgetting_attention import forgetting_attention
 from hf_memory.ops.gated_linear_attention import gated_linear_attention
 from hf_memory.ops.generalized_delta_rule import generalized_delta_rule
 from hf_memory.ops.linear_attention import linear_attention

@@ -9,6 +9,7 @@ import jinja2
 import pytest
 import yaml
 
+from hf_memory.experiments.results import split_length
 from hf_memory.reports.report import write_report
 from hf_memory.reports.reproduction import (
     Reproduction,
@@ -169,7 +170,7 @@ def with_rows(recipe):
     values = {(arm, 1e-3, seed): 0.75 for arm in recipe.arms for seed in recipe.seeds["search"]}
     splits = {str(place): set(recipe.specification_at(place).splits) for place in recipe.places()}
     numbered = {
-        split for found in splits.values() for split in found if split == "test" or split.rpartition("_")[2].isdigit()
+        split for found in splits.values() for split in found if split == "test" or split_length(split) is not None
     }
     history = {arm: [(1, 0.5), (2, 0.6), (3, 0.75)] for arm in recipe.arms}
     study = made_up(recipe, values, dict.fromkeys(["validation", *sorted(numbered)], 0.0), history)

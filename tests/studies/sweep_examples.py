@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hf_memory.experiments.metrics import MetricValue
-from hf_memory.experiments.results import Row
+from hf_memory.experiments.results import Row, split_length
 from hf_memory.studies.cells import Cell, run_cells
 from hf_memory.studies.outcomes import Result, Study
 from hf_memory.studies.plans import final_cells, make_settings, search_cells
@@ -92,7 +92,7 @@ def made_up(
 
 def made_up_row(recipe: Recipe, cell: Cell, split: str, value: float, loss: float = 0.1) -> Row:
     """A row of one value, out of 200 targets."""
-    length = int(split.rpartition("_")[2]) if split.startswith("test_") else 8
+    length = split_length(split) or 8
     measured = MetricValue(value, value * 200, 200, 0.5, {"majority": 0.5})
     lost = MetricValue(math.nan if math.isnan(value) else loss, 20.0, 200, 0.69)
     return Row(

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hf_memory.ops.attention import attention_recurrent, forgetting_attention
+from hf_memory.ops.attention import attention_recurrent
 from hf_memory.ops.delta_rule import delta_rule, delta_rule_recurrent
 from hf_memory.ops.diagonal_scan import diagonal_scan, diagonal_scan_recurrent
+from hf_memory.ops.forgetting_attention import forgetting_attention
 from hf_memory.ops.gated_linear_attention import gated_linear_attention, gated_linear_attention_recurrent
 from hf_memory.ops.generalized_delta_rule import generalized_delta_rule, generalized_delta_rule_recurrent
 from hf_memory.ops.ids4 import ids4_product, ids4_product_recurrent, ids4_state, ids4_state_recurrent

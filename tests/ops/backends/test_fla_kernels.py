@@ -15,10 +15,11 @@ import pytest
 import torch
 
 from hf_memory.mixers.auto import mixer_class, mixer_config
-from hf_memory.ops.attention import attention_recurrent, forgetting_attention
+from hf_memory.ops.attention import attention_recurrent
 from hf_memory.ops.backends import dispatch
 from hf_memory.ops.backends.cases import CASES, Size
 from hf_memory.ops.backends.trial_process import distance, passes, wide
+from hf_memory.ops.forgetting_attention import forgetting_attention
 from hf_memory.ops.gated_linear_attention import gated_linear_attention_recurrent
 from hf_memory.ops.generalized_delta_rule import generalized_delta_rule, generalized_delta_rule_recurrent
 from tests.ops.backends.stand_ins import stand_in_package
