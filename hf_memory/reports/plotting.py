@@ -184,8 +184,8 @@ def _draw_points(
     look |= {"s": 36, "alpha": 0} if hidden else {"s": 16}
     places, names, numbers = zip(*values, strict=True)
     points = axes.scatter(places, numbers, zorder=4, **look)
-    mark_curve(points, label)
-    mark_points(points, [f"{label}, {name}: {fine_share(value)}" for name, value in zip(names, numbers, strict=True)])
+    texts = [f"{label}, {name}: {fine_share(value)}" for name, value in zip(names, numbers, strict=True)]
+    mark_points(points, label, texts)
 
 
 def scale_bytes(axes: Axes, sizes: Iterable[float]) -> None:

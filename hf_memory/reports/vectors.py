@@ -36,8 +36,12 @@ def mark_text(artist: Artist, text: str) -> None:
     artist.set_gid(f"{_SAYS}{text}")
 
 
-def mark_points(points: Collection, texts: Sequence[str]) -> None:
-    """Let each point say a text when it is pointed at."""
+def mark_points(points: Collection, label: str, texts: Sequence[str]) -> None:
+    """Make points a part of a curve; each says a text when it is pointed at."""
+    if len(texts) == 1:  # a single point is drawn as a marker, which has no link of its own
+        mark_curve(points, label, texts[0])
+        return
+    mark_curve(points, label)
     points.set_urls([f"#{text}" for text in texts])
 
 

@@ -22,9 +22,8 @@ def drawn(label="gru"):
 @pytest.mark.parametrize("label", ["gru", STRANGE])
 def test_every_point_says_its_curve_its_seed_and_its_value(label):
     curves = [element for element in drawn(label).iter() if element.get("data-curve") == label]
-    assert [element.find(f"{SVG}title").text for element in curves] == [
-        label
-    ] * 4  # line, bars, and points of two kinds
+    # The line, the bars, a point that is alone at its place, and those of two seeds.
+    assert [element.find(f"{SVG}title").text for element in curves] == [label, label, f"{label}, seed 0: 1.0000", label]
     points = [
         title.text for curve in curves for group in curve.iter() if (title := group.find(f"{SVG}title")) is not None
     ]
