@@ -58,7 +58,7 @@ class MemorySLSTMConfig(MemoryConfig):
 class SLSTMMixer(Mixer):
     """Heads of cells with exponential gates."""
 
-    fp32_parameters = ("bias",)
+    fp32_parameters = ("gate_bias",)
     no_decay_parameters = ("weight_hh",)
 
     def __init__(self, config: MemorySLSTMConfig, layer_idx: int):
@@ -70,23 +70,23 @@ class SLSTMMixer(Mixer):
         # The gates of a head lie side by side: adapters take parameters of up to three axes.
         self.weight_ih = nn.Parameter(torch.empty(heads, size, _GATES * size))
         self.weight_hh = nn.Parameter(torch.empty(heads, size, _GATES * size))
-        self.bias = nn.Parameter(torch.empty(heads, _GATES, size, dtype=torch.float32))
+        self.gate_bias = nn.Parameter(torch.empty(heads, _GATES, size, dtype=torch.float32))
         self.head_norm = HeadNorm(width, config.norm_eps, bias=False)
 
     def reset_parameters(self) -> None:
         """The laws of the official code."""
         deep, _ = depth(self.config, self.layer_idx)
-        size = self.bias.shape[-1]
-        ramp = torch.arange(size, dtype=torch.float32, device=self.bias.device) / max(size - 1, 1)
-        bias = torch.zeros_like(self.bias)
+        size = self.gate_bias.shape[-1]
+        ramp = torch.arange(size, dtype=torch.float32, device=self.gate_bias.device) / max(size - 1, 1)
+        bias = torch.zeros_like(self.gate_bias)
         bias[:, 1] = 5 - 12 * ramp ** (0.3 + 1.3 * deep)
-        init.copy_(self.bias, bias)
+        init.copy_(self.gate_bias, bias)
         init.normal_(self.weight_ih, std=(2 / (5 * self.config.hidden_size)) ** 0.5)
         init.zeros_(self.weight_hh)
 
     def initial_state(self, batch_size: int) -> State:
         """Zeros, and a maximum below all gates."""
-        heads, _, size = self.bias.shape
+        heads, _, size = self.gate_bias.shape
         cell, normalizer, maximum, hidden = (self.state_tensor(batch_size, heads, size) for _ in range(4))
         conv = self.conv.initial_state(batch_size) if self.conv is not None else None
         maximum = torch.full_like(maximum, NO_EXPONENT)
@@ -139,7 +139,7 @@ class SLSTMMixer(Mixer):
         parts = [
             torch.einsum("bthq,hqgp->bthgp", source.unflatten(-1, (len(part), -1)), part) for source, part in sources
         ]
-        return at_least_float32(torch.cat(parts, dim=-2)) + at_least_float32(self.bias), conv
+        return at_least_float32(torch.cat(parts, dim=-2)) + at_least_float32(self.gate_bias), conv
 
 
 class MemorySLSTMModel(MemoryModel):

@@ -29,7 +29,7 @@ def _loop(mixer, inputs):
         parts = []
         for head in range(heads):
             W, R = (weight[head].unflatten(-1, (4, -1)) for weight in (mixer.weight_ih, mixer.weight_hh))
-            b = mixer.bias[head]
+            b = mixer.gate_bias[head]
             size = W.shape[0]
             own = slice(head * size, (head + 1) * size)
             c = n = h = row.new_zeros(size)
@@ -81,12 +81,12 @@ def test_initial_values_are_those_of_the_official_code_after_from_config():
     config = MemorySLSTMConfig(vocab_size=5, hidden_size=64, num_heads=2, num_hidden_layers=3)
     for layer, block in enumerate(MemorySLSTMModel._from_config(config).layers):
         mixer = block.mixer
-        assert mixer.bias.dtype == torch.float32
+        assert mixer.gate_bias.dtype == torch.float32
         assert not mixer.weight_hh.any()
         expected = [5 - 12 * (j / 31) ** (0.3 + 1.3 * layer / 2) for j in range(32)]
         for head in range(2):
-            assert mixer.bias[head, 1].tolist() == pytest.approx(expected, abs=1e-5)
-        assert not mixer.bias[:, [0, 2, 3]].any()
+            assert mixer.gate_bias[head, 1].tolist() == pytest.approx(expected, abs=1e-5)
+        assert not mixer.gate_bias[:, [0, 2, 3]].any()
         assert mixer.weight_ih.std().item() == pytest.approx((2 / (5 * 64)) ** 0.5, rel=0.03)
         assert mixer.weight_ih.mean().abs() < 0.003
 
@@ -97,22 +97,22 @@ def test_recurrent_weights_and_biases_take_no_weight_decay():
     decayed = {id(p) for group in groups if group["weight_decay"] for p in group["params"]}
     mixer = model.layers[0].mixer
     assert id(mixer.weight_ih) in decayed
-    assert not {id(mixer.weight_hh), id(mixer.bias)} & decayed
+    assert not {id(mixer.weight_hh), id(mixer.gate_bias)} & decayed
 
 
 def test_a_cell_set_by_hand_counts_modulo_two_far_beyond_any_length_of_training():
     mixer = mixer_of(MemorySLSTMModel, hidden_size=2, num_heads=1, conv_kernel=0)
     with torch.no_grad():
-        for parameter in (mixer.weight_ih, mixer.weight_hh, mixer.bias):
+        for parameter in (mixer.weight_ih, mixer.weight_hh, mixer.gate_bias):
             parameter.zero_()
         # Cell 0 remembers OR of bit and parity, cell 1 AND; parity is their difference. Each step writes in full.
-        mixer.bias[0, 1] = -60.0
-        mixer.bias[0, 3] = 60.0
+        mixer.gate_bias[0, 1] = -60.0
+        mixer.gate_bias[0, 3] = 60.0
         weight_ih, weight_hh = (weight.unflatten(-1, (4, -1)) for weight in (mixer.weight_ih, mixer.weight_hh))
         weight_ih[0, 0, 2] = 40.0  # the input in channel 0 is a bit
         weight_hh[0, 0, 2] = 20.0  # h is (OR, AND) in {-1, 1}
         weight_hh[0, 1, 2] = -20.0
-        mixer.bias[0, 2, 0], mixer.bias[0, 2, 1] = -20.0, -60.0
+        mixer.gate_bias[0, 2, 0], mixer.gate_bias[0, 2, 1] = -20.0, -60.0
     bits = torch.randint(0, 2, (3, 2000))
     inputs = torch.stack((bits, torch.zeros_like(bits)), dim=-1).double()
     # Parity p before a step is (h_0 - h_1) / 2, so that the sum of bit and parity decides both cells.
