@@ -131,6 +131,10 @@ Values = Mapping[float, Sequence[tuple[str, float]]]
 """What a curve shows: at each place of the axis values with their names, such as ``seed 3``."""
 
 
+Curve = dict[float, list[tuple[str, float]]]
+"""The same while it is gathered."""
+
+
 def of_seed(seed: int | None) -> str:
     """The name of the value of a seed."""
     return "no seed" if seed is None else f"seed {seed}"

@@ -13,7 +13,7 @@ from hf_memory.names import file_name
 from hf_memory.reports.formats import brackets, count, share, words
 from hf_memory.reports.length_plots import figure_name, plot_length_curves
 from hf_memory.reports.pages import picture, write_single_page
-from hf_memory.reports.plotting import canvas, draw_curve, finish, png, scale_bytes
+from hf_memory.reports.plotting import Curve, canvas, draw_curve, finish, png, scale_bytes
 from hf_memory.reports.styles import CHANCE, arm_styles
 from hf_memory.reports.tables import PageTable, TableCell, TableLine, to_csv
 from hf_memory.reports.vectors import svg
@@ -85,7 +85,7 @@ def plot_state_bytes(rows: Sequence[Row]) -> Figure:
     styles = arm_styles((row.arm, row.mixer) for row in rows)
     for arm in arms(rows):
         own = sorted(_over_length(row for row in rows if row.arm == arm), key=lambda row: row.length)
-        points: dict[float, list[tuple[str, float]]] = {}
+        points: Curve = {}
         for row in own:
             points.setdefault(row.state_bytes, []).append((f"{count(row.length)} tokens", row.value()))
         draw_curve(axes, arm, points, styles[arm])

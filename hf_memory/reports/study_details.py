@@ -10,7 +10,17 @@ from matplotlib.lines import Line2D
 from hf_memory.experiments.further import DECAYS
 from hf_memory.reports.formats import words
 from hf_memory.reports.length_plots import set_lengths, shade_training
-from hf_memory.reports.plotting import Drawing, Frames, draw_curve, limit_share, mark_legend, name_panel, of_seed, plain
+from hf_memory.reports.plotting import (
+    Curve,
+    Drawing,
+    Frames,
+    draw_curve,
+    limit_share,
+    mark_legend,
+    name_panel,
+    of_seed,
+    plain,
+)
 from hf_memory.reports.study_axes import (
     arm_label,
     by_task,
@@ -53,7 +63,7 @@ def parameters_drawing(study: Study, group: str, results: Sequence[Result]) -> D
     if axis is None or len(depths) < 2:
         return None
     metric, table = study.recipe.metric_name, []
-    curves: dict[tuple[str, int], dict[float, list[tuple[str, float]]]] = {}
+    curves: dict[tuple[str, int], Curve] = {}
     mixers: dict[str, str] = {}
     for label, result, row in headline_rows(study, results):
         place, value = result.cell.place, result.value(row.split, metric)
@@ -125,7 +135,7 @@ def crossing_drawing(study: Study, group: str, results: Sequence[Result]) -> Dra
     """The metric over the test length, at the first crossing and at the end, a panel for each arm."""
     metric, styles = study.recipe.metric_name, study_styles(study)
     frames = Frames((arm_label(result.cell.place) for result in results), several=True)
-    table, shown, curves = [], list[float](), dict[tuple[str, str], dict[float, list[tuple[str, float]]]]()
+    table, shown, curves = [], list[float](), dict[tuple[str, str], Curve]()
     arms = {arm_label(result.cell.place): result.arm for result in results}
     for result in results:
         label = arm_label(result.cell.place)
@@ -158,7 +168,7 @@ def decay_drawings(study: Study, group: str, results: Sequence[Result]) -> list[
     metric = study.recipe.metric_name
     held = [result for result in results if any(DECAYS[0] in row.metrics for row in result.rows.values())]
     names = (metric, *DECAYS)
-    curves: dict[tuple[str, str], dict[float, list[tuple[str, float]]]] = {}
+    curves: dict[tuple[str, str], Curve] = {}
     arms, table = {arm_label(result.cell.place): result.arm for result in held}, []
     for result in held:
         label = arm_label(result.cell.place)
@@ -204,7 +214,7 @@ def _slices(study: Study, metric: str, annotations: Sequence[str]) -> Drawing | 
     styles, table, labels = study_styles(study), [], dict[str, str]()
     for line, (group, found) in enumerate(groups.items()):
         for axes, annotation in zip(grid[line], annotations, strict=True):
-            curves: dict[str, dict[float, list[tuple[str, float]]]] = {}
+            curves: dict[str, Curve] = {}
             for label, result, row in found:
                 labels[label] = result.arm
                 for name, low in _slice_names(row.metrics, metric, annotation):

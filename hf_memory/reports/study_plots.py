@@ -14,7 +14,17 @@ from hf_memory.experiments.results import Row
 from hf_memory.experiments.summary import studies as split_studies
 from hf_memory.reports.formats import words
 from hf_memory.reports.length_plots import plot_length_curves
-from hf_memory.reports.plotting import Drawing, Frames, canvas, draw_curve, finish, limit_share, of_seed, scale_bytes
+from hf_memory.reports.plotting import (
+    Curve,
+    Drawing,
+    Frames,
+    canvas,
+    draw_curve,
+    finish,
+    limit_share,
+    of_seed,
+    scale_bytes,
+)
 from hf_memory.reports.study_axes import (
     arm_label,
     by_task,
@@ -88,7 +98,7 @@ def rate_drawing(study: Study, group: str, results: Sequence[Result]) -> Drawing
     metric, frames = study.recipe.metric_name, Frames(_by_curve(searched))
     table, shown = [], list[float]()
     for label, own in _by_curve(searched).items():
-        values: dict[float, list[tuple[str, float]]] = {}
+        values: Curve = {}
         for result in own:
             value = result.value("validation", metric)
             values.setdefault(result.cell.learning_rate, []).append((of_seed(result.cell.seed), value))
@@ -162,7 +172,7 @@ def size_drawing(study: Study, group: str, results: Sequence[Result]) -> Drawing
     if axis is None:
         return None
     metric = study.recipe.metric_name
-    curves: dict[str, dict[float, list[tuple[str, float]]]] = {}
+    curves: dict[str, Curve] = {}
     arms: dict[str, str] = {}
     table = []
     for label, result, row in headline_rows(study, results):

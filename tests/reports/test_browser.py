@@ -166,6 +166,7 @@ def test_a_curve_is_shown_alone_and_a_second_time_all_are_back(page, way):
     assert opacity(page, "lstm, width 8", "data-name") == ["0.45"]
     assert opacity(page, "gru, width 8") == opacity(page, "gru, width 8", "data-name") == ["1"]
     assert opacity(page, "chance", "data-name") == ["1"]  # a level is no curve
+    assert figure.locator("[data-name=chance]").get_attribute("aria-pressed") is None
     assert name.get_attribute("aria-pressed") == "true"
     act()
     assert opacity(page, "lstm, width 8") == ["1"]

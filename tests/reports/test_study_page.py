@@ -33,6 +33,7 @@ def test_page_judges_and_shows_every_run(tmp_path):
     assert verdicts["GRU keeps it."] == ["leans (0 of 1)", "holds in 0 of 1 seeds (0.00 to 0.97)", "≥ 0.6", "0.7"]
     assert not re.search(r"https?://|<script src|<link", text)
     assert len(page.drawings) >= 4
+    assert "<title>seed 0, left: 0.9500</title>" in text and "<title>seed 0, left: 0.6000</title>" in text
     assert page.addresses and all(address.startswith("#") for address in page.addresses)  # parts of the drawings
     files = {file.name for file in (tmp_path / "report").iterdir()}
     for name in {file.rpartition(".")[0] for file in files if file.endswith(".png")}:
