@@ -10,6 +10,7 @@ from transformers import initialization as init
 from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.layers import RMSNorm, at_least_float32
 from hf_memory.ops._cells import real_part_range
+from hf_memory.ops.rms_norm import rms_norm
 
 
 def check_rates(config: MemoryConfig) -> None:
@@ -91,7 +92,7 @@ class GroupedNorm(RMSNorm):
         if self.groups == 1:
             return super().forward(hidden_states)
         parts = hidden_states.unflatten(-1, (self.groups, -1))
-        normed = F.rms_norm(parts, parts.shape[-1:], None, self.eps).flatten(-2)
+        normed = rms_norm(parts, None, self.eps).flatten(-2)
         return normed * self.weight.to(hidden_states.dtype)
 
 

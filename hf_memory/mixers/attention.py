@@ -25,7 +25,8 @@ from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
 from hf_memory.models.layers import ShortConvolution, join_state, mark_residual_output, split_state
 from hf_memory.models.modeling import MemoryModel
-from hf_memory.ops.attention import alibi_slopes, attention, attention_weights, rotate
+from hf_memory.ops.attention import alibi_slopes, attention, attention_weights
+from hf_memory.ops.rotation import rotate
 
 
 @strict

@@ -29,8 +29,8 @@ from hf_memory.models.configuration import MemoryConfig
 from hf_memory.models.heads import MemoryForCausalLM, MemoryForTokenClassification
 from hf_memory.models.layers import State, at_least_float32, with_shift
 from hf_memory.models.modeling import MemoryModel
-from hf_memory.ops.attention import rotate
 from hf_memory.ops.gated_linear_attention import gated_linear_attention
+from hf_memory.ops.rotation import rotate
 
 
 @strict

@@ -11,6 +11,7 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 
 from hf_memory.models.configuration import MemoryConfig
+from hf_memory.ops.rms_norm import rms_norm
 from hf_memory.ops.short_convolution import short_convolution
 
 _HALF = (torch.bfloat16, torch.float16)
@@ -217,7 +218,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Normalise the last axis."""
-        return F.rms_norm(hidden_states, self.weight.shape, self.weight.to(hidden_states.dtype), self.eps)
+        return rms_norm(hidden_states, self.weight.to(hidden_states.dtype), self.eps)
 
 
 def make_norm(config: MemoryConfig, size: int | None = None) -> nn.Module:

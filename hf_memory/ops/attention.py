@@ -126,27 +126,6 @@ def attention(
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout).transpose(1, 2)
 
 
-def rotate(hidden_states: torch.Tensor, positions: torch.Tensor, theta: float) -> torch.Tensor:
-    """Rotary position embedding in the half-split layout (Su et al., 2021, equation 34).
-
-    Args:
-        hidden_states: (B, T, H, K). The first 2 * floor(K / 2) channels are rotated.
-        positions: (B, T).
-        theta: Base of the frequencies.
-
-    Returns:
-        (B, T, H, K), computed in at least float32 and returned in the dtype of the input.
-    """
-    size = hidden_states.shape[-1] // 2 * 2
-    dtype = torch.promote_types(hidden_states.dtype, torch.float32)
-    exponent = torch.arange(0, size, 2, device=positions.device, dtype=torch.int64).to(torch.float32) / max(size, 1)
-    angle = (positions.unsqueeze(-1).float() * (1.0 / theta**exponent)).unsqueeze(2)
-    cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
-    first, second = hidden_states[..., :size].to(dtype).chunk(2, dim=-1)
-    rotated = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
-    return torch.cat([rotated.to(hidden_states.dtype), hidden_states[..., size:]], dim=-1)
-
-
 def alibi_slopes(num_heads: int) -> torch.Tensor:
     """Slopes of attention with linear biases (Press et al., 2022, section 3): 2^(-8h/H) for H a power of two.
 

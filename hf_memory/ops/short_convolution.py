@@ -6,11 +6,15 @@ It stands before the mixers of H3 (Fu et al., 2023), Hyena (Poli et al., 2023), 
 (Yang et al., 2024). Its state is the W - 1 inputs before the first one, which are given with the inputs.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd import Function
 from torch.nn import functional as F
 
-from hf_memory.ops.backends.dispatch import load_kernel, resolve_backend
+from hf_memory.ops._recorded import recorded_gradients
+from hf_memory.ops.backends.dispatch import in_function_transform, load_kernel, resolve_backend
 
 ACTIVATIONS = (None, "silu")
 
@@ -41,7 +45,7 @@ def short_convolution(
         weight: Filters w (D, W), the tap of the current input last, in the dtype of the window.
         bias: b (D,).
         activation: ``"silu"`` or None.
-        backend: ``"auto"``, ``"torch"`` or ``"triton"``, that is, the CUDA kernel of causal-conv1d.
+        backend: ``"auto"``, ``"torch"``, ``"numba"`` or ``"triton"``, that is, the CUDA kernel of causal-conv1d.
 
     Returns:
         Outputs y (B, T, D).
@@ -54,7 +58,35 @@ def short_convolution(
     channels, width = weight.shape
     facts = {"device": window.device, "dtype": window.dtype, "width": width, "channels": channels}
     name = resolve_backend("short_convolution", backend, **facts)
-    if name != "torch":
+    if name == "triton":  # whose package has a backward pass of its own
         return load_kernel("short_convolution", name).convolve(window, weight, bias, activation)
-    output = F.conv1d(window.transpose(1, 2), weight.unsqueeze(1), bias, groups=channels).transpose(1, 2)
+    if name == "torch" or in_function_transform():
+        return _in_torch(window, weight, bias, activation)
+    return _Convolution.apply(window, weight, bias, activation, name)
+
+
+def _in_torch(window: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None) -> Tensor:
+    output = F.conv1d(window.transpose(1, 2), weight.unsqueeze(1), bias, groups=len(weight)).transpose(1, 2)
     return F.silu(output) if activation == "silu" else output
+
+
+class _Convolution(Function):
+    """The convolution as one node of the graph."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, window: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, backend: str
+    ) -> Tensor:
+        ctx.activation, ctx.backend = activation, backend
+        ctx.save_for_backward(window, weight, bias)
+        return load_kernel("short_convolution", backend).convolve(window, weight, bias, activation)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        inputs = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            found = recorded_gradients(lambda *own: _in_torch(*own, ctx.activation), inputs, grad)
+        else:
+            kernel = load_kernel("short_convolution", ctx.backend)
+            found = kernel.convolve_backward(grad, *inputs, ctx.activation)
+        return *found, None, None

@@ -7,12 +7,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
-from transformers.models.llama.configuration_llama import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 
 from hf_memory.ops._attention_blocks import BLOCK_NUMBERS, block_size, blocks
-from hf_memory.ops.attention import alibi_slopes, attention, attention_recurrent, attention_weights, rotate
+from hf_memory.ops.attention import alibi_slopes, attention, attention_recurrent, attention_weights
 
 CASES = {
     "plain": {},
@@ -92,29 +90,6 @@ def test_large_scores_of_the_future_do_not_reach_the_gradient():
     output.sum().backward()
     assert torch.isfinite(output).all()
     assert all(torch.isfinite(tensor.grad).all() for tensor in tensors)
-
-
-def test_rotation_is_that_of_llama():
-    config = LlamaConfig(hidden_size=24, num_attention_heads=3)
-    query, key = torch.randn(2, 9, 3, 8), torch.randn(2, 9, 3, 8)
-    positions = torch.arange(5, 14).expand(2, -1)
-    cos, sin = LlamaRotaryEmbedding(config)(query, positions)
-    theirs = getattr(apply_rotary_pos_emb, "__wrapped__", apply_rotary_pos_emb)(query, key, cos, sin, unsqueeze_dim=2)
-    for ours, expected in zip(
-        (rotate(query, positions, 10_000.0), rotate(key, positions, 10_000.0)), theirs, strict=True
-    ):
-        torch.testing.assert_close(ours, expected, atol=1e-6, rtol=0)
-
-
-def test_rotation_depends_on_distances_alone_and_leaves_an_odd_channel():
-    query, key = torch.randn(2, 1, 1, 1, 5, dtype=torch.float64).unbind(0)
-
-    def score(first, second):
-        at = torch.tensor([[first]]), torch.tensor([[second]])
-        return (rotate(query, at[0], 10.0) * rotate(key, at[1], 10.0)).sum()
-
-    torch.testing.assert_close(score(7, 3), score(104, 100), atol=1e-5, rtol=0)
-    assert rotate(query, torch.tensor([[9]]), 10.0)[..., 4] == query[..., 4]
 
 
 @pytest.mark.parametrize("heads", [1, 2, 3, 4, 6, 8, 12])

@@ -30,12 +30,51 @@ def compare(tensors, activation, with_bias, tolerance=1e-12, **options):
     return results[0][0]
 
 
+@pytest.mark.parametrize("backend", ["torch", "numba"])
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("activation", [None, "silu"])
 @pytest.mark.parametrize(("width", "time"), [(1, 3), (2, 1), (4, 1), (4, 7), (9, 5)])
-def test_values_and_gradients_are_those_of_the_definition(width, time, activation, with_bias):
-    output = compare(draw(width, time, channels=3), activation, with_bias)
+def test_values_and_gradients_are_those_of_the_definition(width, time, activation, with_bias, backend):
+    output = compare(draw(width, time, channels=3), activation, with_bias, backend=backend)
     assert output.shape == (2, time, 3)
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("activation", [None, "silu"])
+def test_second_gradients_of_the_compiled_loops_are_those_of_the_definition(activation, with_bias):
+    tensors = draw(4, channels=3)
+    window, weight, bias = tensors
+    inputs = tensors if with_bias else tensors[:2]
+    results = []
+    for function, further in ((short_convolution, {"backend": "numba"}), (short_convolution_recurrent, {})):
+        output = function(window, weight, bias if with_bias else None, activation, **further)
+        first = torch.autograd.grad((output**3).sum(), inputs, create_graph=True)
+        results.append(torch.autograd.grad(sum((grad**2).sum() for grad in first), inputs))
+    for fast, slow in zip(*results, strict=True):
+        torch.testing.assert_close(fast, slow, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("scale", [1.0, 40.0, 1e4])
+def test_compiled_loops_keep_the_digits_of_float32_also_where_the_activation_saturates(scale):
+    window, weight, bias = (tensor.detach() for tensor in draw(4, time=9, channels=70, dtype=torch.float32))
+    results = []
+    for function, dtype, further in (
+        (short_convolution, torch.float32, {"backend": "numba"}),
+        (short_convolution_recurrent, torch.float64, {}),
+    ):
+        inputs = [tensor.to(dtype).requires_grad_() for tensor in (window * scale, weight, bias)]
+        output = function(*inputs, "silu", **further)
+        results.append([output, *torch.autograd.grad(output.sum(), inputs)])
+    for ours, exact in zip(*results, strict=True):
+        torch.testing.assert_close(ours.double(), exact, rtol=0, atol=1e-6 * exact.abs().max().item())
+
+
+def test_a_frozen_filter_and_its_window_need_no_gradient():
+    window, weight, bias = draw(3)
+    expected = torch.autograd.grad(short_convolution_recurrent(window, weight, bias).square().sum(), bias)[0]
+    output = short_convolution(window.detach(), weight.detach(), bias, backend="numba")
+    (grad,) = torch.autograd.grad(output.square().sum(), bias, create_graph=True)
+    torch.testing.assert_close(grad, expected)
 
 
 def test_an_unknown_activation_is_named():
