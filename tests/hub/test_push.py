@@ -53,7 +53,7 @@ def test_a_checkpoint_carries_weights_settings_tokenizer_code_card_and_figure(
         *("models_cache.py", "models_configuration.py", "models_heads.py", "models_layers.py", "models_modeling.py"),
         *("models_inputs.py", "models_padding.py", "mixers_lru.py", "ops_backends_dispatch.py", "ops_diagonal_scan.py"),
         *("models_generation.py", "models_groups.py", "models_stepwise.py", "models_values.py", "ops__graph.py"),
-        *("ops_linear_cross_entropy.py", "ops_short_convolution.py"),
+        *("ops__recorded.py", "ops_linear_cross_entropy.py", "ops_rms_norm.py", "ops_short_convolution.py"),
         "figures/hf_memory/bit_parity_at_32_token_accuracy.png",
     }
     assert published["untouched"]
