@@ -46,7 +46,7 @@ def delta_rule(
         beta: Strength of the writes (B, T, H), in [0, 2] for unit keys.
         initial_state: S_0 (B, H, K, V), zeros if None.
         lengths: Steps that count in each row (B,), all if None.
-        backend: ``"auto"``, ``"torch"`` or ``"triton"``.
+        backend: ``"auto"``, ``"torch"``, ``"numba"`` or ``"triton"``.
 
     Returns:
         Outputs (B, T, H, V) in the dtype of ``value``, and the state (B, H, K, V) at each row's own length, in at least
@@ -57,11 +57,11 @@ def delta_rule(
     """
     facts = {"device": value.device, "dtype": value.dtype, "key_dim": key.shape[-1]}
     beta = _checked(query, key, value, beta, initial_state, lengths)
-    if resolve_backend("delta_rule", backend, **facts) == "triton":
-        with without_autocast(value):
-            return load_kernel("delta_rule", "triton").delta_rule(query, key, value, beta, initial_state)
+    chosen = resolve_backend("delta_rule", backend, **facts)
     with without_autocast(value):
-        return generalized_delta_rule(*_general(query, key, value, beta), initial_state=initial_state, backend="torch")
+        if chosen == "triton":
+            return load_kernel("delta_rule", chosen).delta_rule(query, key, value, beta, initial_state)
+        return generalized_delta_rule(*_general(query, key, value, beta), initial_state=initial_state, backend=chosen)
 
 
 def delta_rule_recurrent(

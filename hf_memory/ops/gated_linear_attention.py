@@ -21,6 +21,7 @@ A decay of any sign is its size and its sign: with the running product P_t of th
 size alone, with q, k P_t in the place of q, k. So ``sign`` costs no second recurrence.
 """
 
+import functools
 from typing import Literal
 
 import torch
@@ -39,6 +40,7 @@ from hf_memory.ops._chunks import (
 )
 from hf_memory.ops._decays import DecayedScores, decayed_scores
 from hf_memory.ops._graph import graph_node
+from hf_memory.ops._matrix_memory import matrix_memory, per_head
 from hf_memory.ops._signs import Signs
 from hf_memory.ops.backends.dispatch import load_kernel, resolve_backend
 
@@ -72,7 +74,7 @@ def gated_linear_attention(
         sign: Signs of the decays, 1 or -1, in the shape of ``log_decay``; all 1 if None.
         initial_state: S_0 (B, H, K, V), zeros if None.
         lengths: Steps that count in each row (B,), all if None.
-        backend: ``"auto"``, ``"torch"`` or ``"triton"``.
+        backend: ``"auto"``, ``"torch"``, ``"numba"`` or ``"triton"``.
 
     Returns:
         Outputs (B, T, H, V) in the dtype of ``value``, and the state at each row's own length, in at least float32.
@@ -107,6 +109,12 @@ def _in_kernel(
     query, key, new, log_decay, sign, state = prepare(
         query, key, value, log_decay, bonus, read, sign, initial_state, lengths
     )
+    if chosen == "numba":
+        tensors = query, key, new, None, None, log_decay, sign, state
+        form = functools.partial(loop_form, read=read)
+        output, state = matrix_memory(form, op, chosen, *tensors, read == "before")
+        own = _own_step(query, key, new, bonus)
+        return (output if own is None else output + own).to(value.dtype), state
     signs, kernel = Signs(sign), load_kernel(op, chosen)
     query, key = signs.before(query) if read == "before" else signs(query), signs(key)
     if op == "linear_attention":
@@ -116,6 +124,28 @@ def _in_kernel(
         decay = decay if decay.dim() == 4 else decay.unsqueeze(-1).expand(key.shape)
         output, state = kernel.gated_linear_attention(query, key, new, decay, bonus, read, state, value.dtype)
     return output.to(value.dtype), signs.last(state)
+
+
+def _own_step(query: Tensor, key: Tensor, value: Tensor, bonus: Tensor | None) -> Tensor | None:
+    """What a query that reads before its step reads of it by the bonus: (B, T, H, V), or None without one."""
+    return None if bonus is None else (query * bonus.to(key.dtype) * key).sum(-1, keepdim=True) * value
+
+
+def loop_form(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    erase: None,
+    probe: None,
+    log_decay: Tensor | None,
+    sign: Tensor | None,
+    state: Tensor,
+    *,
+    read: Read = "after",
+) -> tuple[Tensor, Tensor]:
+    """What the loops of a kernel compute, in torch."""
+    log_decay, sign = per_head(log_decay, sign, key)
+    return gated_linear_attention_chunked(query, key, value, log_decay, None, read, sign, state)
 
 
 def gated_linear_attention_recurrent(
@@ -168,9 +198,7 @@ def gated_linear_attention_chunked(
     query, key, new, log_decay, sign, state = prepare(
         query, key, value, log_decay, bonus, read, sign, initial_state, lengths
     )
-    own = None
-    if bonus is not None:
-        own = (query * bonus.to(key.dtype) * key).sum(-1, keepdim=True) * new
+    own = _own_step(query, key, new, bonus)
     signs = Signs(sign)
     query = signs.before(query) if read == "before" else signs(query)
     key = signs(key)

@@ -74,6 +74,30 @@ def test_the_public_form_equals_the_definition_at_every_length(decay, time):
     assert_same(gated_linear_attention, gated_linear_attention_recurrent, _problem(decay, time=time), lengths)
 
 
+@pytest.mark.parametrize("decay, read", [("vector", "after"), *((decay, "before") for decay in DECAYS)])
+@pytest.mark.parametrize("time", [1, 16, 37])
+def test_compiled_loops_equal_the_definition(decay, read, time):
+    forms = gated_linear_attention, gated_linear_attention_recurrent
+    tensors, lengths = _problem(decay, bonus=read == "before", time=time), torch.tensor([time, time // 2])
+    fast, slow = (_bound(form, read=read) for form in forms)
+    assert_same(fast, slow, tensors, lengths, backend="numba")
+    assert_splits(_bound(gated_linear_attention, read=read, backend="numba"), tensors, TIMED)
+    if decay != "none":
+        sign = 1 - 2 * torch.randint(0, 2, tensors["log_decay"].shape).double()
+        assert_same(*(_bound(form, read=read, sign=sign) for form in forms), tensors, lengths)
+
+
+@pytest.mark.parametrize("read", ["after", "before"])
+def test_second_derivatives_of_the_compiled_loops_are_those_in_torch(read):
+    tensors, found = _problem(bonus=read == "before"), []
+    for backend in ("numba", "torch"):
+        output, final = gated_linear_attention(**tensors, read=read, backend=backend)
+        first = torch.autograd.grad(output.pow(3).sum() + final.sum(), list(tensors.values()), create_graph=True)
+        found.append(torch.autograd.grad(sum(grad.pow(2).sum() for grad in first), list(tensors.values())))
+    for ours, expected in zip(*found, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("decay", ["scalar", "vector"])
 @pytest.mark.parametrize("read", ["after", "before"])
 def test_decays_of_any_sign_equal_the_definition(decay, read):

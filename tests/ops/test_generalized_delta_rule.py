@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from hf_memory.ops.backends.numba_matrix_memory import SPAN, refusal
 from hf_memory.ops.generalized_delta_rule import (
     generalized_delta_rule,
     generalized_delta_rule_chunked,
@@ -12,6 +13,7 @@ from hf_memory.ops.generalized_delta_rule import (
 from tests.ops.core_checks import assert_same, assert_splits, assert_stacks, gradients
 
 DECAYS = ("none", "scalar", "vector")
+BACKENDS = ("torch", "numba")
 
 
 def _problem(decay="vector", own_erase=False, substeps=1, batch=2, time=9, heads=2, key_dim=3, value_dim=4):
@@ -70,7 +72,80 @@ def test_chunks_of_any_size_equal_the_definition(decay, own_erase, substeps, chu
 def test_the_public_form_equals_the_definition_at_every_length(decay, own_erase):
     fast, _, slow = (_bound(form, own_erase) for form in FORMS)
     for time in (1, 2, 3, 5, 33):
-        assert_same(fast, slow, _problem(decay, own_erase, time=time), torch.tensor([time, time // 2]))
+        tensors = _problem(decay, own_erase, time=time)
+        assert_same(fast, slow, tensors, torch.tensor([time, time // 2]), backend="torch")
+
+
+@pytest.mark.parametrize("decay", DECAYS)
+@pytest.mark.parametrize("own_erase", [False, True])
+@pytest.mark.parametrize("substeps", [1, 3])
+@pytest.mark.parametrize("time", [1, SPAN - 1, SPAN, 2 * SPAN + 1])
+def test_compiled_loops_equal_the_definition(decay, own_erase, substeps, time):
+    fast, _, slow = (_bound(form, own_erase) for form in FORMS)
+    lengths = torch.tensor([time, time // 2])
+    assert_same(fast, slow, _problem(decay, own_erase, substeps, time=time), lengths, backend="numba")
+
+
+@pytest.mark.parametrize("decay", DECAYS)
+@pytest.mark.parametrize("key_dim, value_dim", [(1, 1), (1, 5), (2, 1), (33, 17)])
+def test_compiled_loops_take_states_of_any_shape(decay, key_dim, value_dim):
+    fast, _, slow = (_bound(form, True) for form in FORMS)
+    tensors = _problem(decay, True, key_dim=key_dim, value_dim=value_dim)
+    assert_same(fast, slow, tensors, backend="numba", tolerance=1e-9)
+
+
+@pytest.mark.parametrize("decay", DECAYS)
+@pytest.mark.parametrize("own_erase", [False, True])
+def test_second_derivatives_of_the_compiled_loops_are_those_in_torch(decay, own_erase):
+    tensors = _problem(decay, own_erase, 2)
+    found = []
+    for backend in ("numba", "torch"):
+        output, final = _bound(generalized_delta_rule, own_erase, backend=backend)(**tensors)
+        loss = output.pow(3).sum() + final.pow(2).sum()
+        first = torch.autograd.grad(loss, list(tensors.values()), create_graph=True)
+        found.append(torch.autograd.grad(sum(grad.pow(2).sum() for grad in first), list(tensors.values())))
+    for ours, expected in zip(*found, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("decay", DECAYS)
+def test_a_stack_is_trained_by_compiled_loops_as_each_replica_alone(decay):
+    tensors = _problem(decay)
+    stacked = {name: torch.stack((t, t.flip(0))).detach().requires_grad_() for name, t in tensors.items()}
+    function = _bound(generalized_delta_rule, False, backend="numba")
+    output, final = torch.vmap(lambda own: function(**own))(stacked)
+    together = torch.autograd.grad(output.pow(2).sum() + final.pow(3).sum(), list(stacked.values()))
+    for index in range(2):
+        own = {name: tensor[index].detach().requires_grad_() for name, tensor in stacked.items()}
+        output, final = function(**own)
+        alone = torch.autograd.grad(output.pow(2).sum() + final.pow(3).sum(), list(own.values()))
+        for left, right in zip(together, alone, strict=True):
+            torch.testing.assert_close(left[index], right, rtol=1e-12, atol=1e-12)
+
+
+def test_threads_change_no_bit_of_the_compiled_loops():
+    tensors, found, before = (
+        _problem("vector", True, batch=8, time=64, key_dim=16, value_dim=16),
+        [],
+        torch.get_num_threads(),
+    )
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            output, final = generalized_delta_rule(**tensors, backend="numba")
+            found.append([output, final, *torch.autograd.grad(output.sum() + final.sum(), list(tensors.values()))])
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def test_very_long_keys_stay_with_products_of_matrices():
+    facts = {"device": torch.device("cpu"), "dtype": torch.float32}
+    assert refusal(**facts, key_dim=128) is None
+    assert refusal(**facts, key_dim=129) == "its loops lose against matrix products at keys of 129 numbers"
+    assert (
+        refusal(device=torch.device("cpu"), dtype=torch.bfloat16, key_dim=8) == "its loops do not take torch.bfloat16"
+    )
 
 
 @pytest.mark.parametrize("decay", ["scalar", "vector"])
@@ -80,7 +155,8 @@ def test_decays_of_any_sign_equal_the_definition(decay, own_erase, substeps):
     tensors = _problem(decay, own_erase, substeps, time=21)
     sign = 1 - 2 * torch.randint(0, 2, tensors["log_decay"].shape).double()
     fast, _, slow = (_bound(form, own_erase, sign=sign) for form in FORMS)
-    assert_same(fast, slow, tensors, torch.tensor([21, 8]))
+    for backend in BACKENDS:
+        assert_same(fast, slow, tensors, torch.tensor([21, 8]), backend=backend)
 
 
 @pytest.mark.parametrize("decay", DECAYS)
@@ -91,7 +167,8 @@ def test_handing_the_state_on_at_any_split_equals_one_pass(decay, own_erase, sub
     timed = {name: 1 if name in ("query", "log_decay", "sign") else substeps for name in tensors}
     if decay != "none":
         tensors["sign"], timed["sign"] = 1 - 2 * torch.randint(0, 2, tensors["log_decay"].shape).double(), 1
-    assert_splits(_bound(generalized_delta_rule, own_erase), tensors, timed)
+    for backend in BACKENDS:
+        assert_splits(_bound(generalized_delta_rule, own_erase, backend=backend), tensors, timed)
 
 
 def test_first_and_second_derivatives_agree_with_finite_differences():
@@ -107,18 +184,20 @@ def test_first_and_second_derivatives_agree_with_finite_differences():
 @pytest.mark.parametrize("decay", DECAYS)
 @pytest.mark.parametrize("own_erase", [False, True])
 def test_a_stack_of_replicas_equals_each_replica_alone(decay, own_erase):
-    assert_stacks(_bound(generalized_delta_rule, own_erase), _problem(decay, own_erase))
+    for backend in BACKENDS:
+        assert_stacks(_bound(generalized_delta_rule, own_erase, backend=backend), _problem(decay, own_erase))
 
 
 @pytest.mark.parametrize("decay", ["scalar", "vector"])
 @pytest.mark.parametrize("strong", [-20.0, -88.0])
-def test_decays_near_the_limits_keep_their_digits_in_float32_forward_and_backward(decay, strong):
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_decays_near_the_limits_keep_their_digits_in_float32_forward_and_backward(decay, strong, backend):
     tensors = {n: t.detach().float() for n, t in _problem(decay, time=150, key_dim=8).items()}
     where = torch.rand(tensors["log_decay"].shape) < 0.3
     tensors["log_decay"] = torch.where(where, strong, -0.01 * torch.rand(where.shape))
     wide = {name: tensor.double().requires_grad_() for name, tensor in tensors.items()}
     tensors = {name: tensor.requires_grad_() for name, tensor in tensors.items()}
-    output, ours = gradients(*generalized_delta_rule(**tensors, erase=None), tensors)
+    output, ours = gradients(*generalized_delta_rule(**tensors, erase=None, backend=backend), tensors)
     expected, theirs = gradients(*generalized_delta_rule_recurrent(**wide, erase=None), wide)
     for actual, exact in zip((output, *ours), (expected, *theirs), strict=True):
         assert torch.isfinite(actual).all()
@@ -139,6 +218,11 @@ def test_nearly_parallel_keys_cost_few_digits_in_float32(decay, strength, chunk_
     output, state = generalized_delta_rule_chunked(*inputs, chunk_size=chunk_size)
     assert (output - exact).abs().max() < tolerance * exact.abs().max()
     assert (state - exact_state).abs().max() < tolerance * exact_state.abs().max()
+    errors = []
+    for form, options in ((generalized_delta_rule, {"backend": "numba"}), (generalized_delta_rule_recurrent, {})):
+        output, state = form(*inputs, **options)
+        errors.append(max((output - exact).abs().max().item(), (state - exact_state).abs().max().item()))
+    assert errors[0] < 3 * errors[1]  # a loop loses about what the definition loses in float32
 
 
 @pytest.mark.parametrize("own_erase", [False, True])

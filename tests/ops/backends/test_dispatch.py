@@ -74,15 +74,15 @@ def test_a_backend_that_is_not_installed_is_refused_with_those_that_are(monkeypa
 
 def test_an_operation_without_a_kernel_runs_in_torch_and_says_so_once(caplog):
     with caplog.at_level(logging.WARNING, logger=dispatch.__name__):
-        assert [resolve_backend("delta_rule", "numba", **CPU) for _ in range(3)] == ["torch"] * 3
+        assert [resolve_backend("linear_attention", "numba", **CPU) for _ in range(3)] == ["torch"] * 3
     assert [record.getMessage() for record in caplog.records] == [
-        "delta_rule runs in torch instead of numba: it has no kernel for this operation"
+        "linear_attention runs in torch instead of numba: it has no kernel for this operation"
     ]
 
 
 def test_the_choice_left_to_auto_falls_back_in_silence(caplog):
     with caplog.at_level(logging.WARNING, logger=dispatch.__name__):
-        assert resolve_backend("delta_rule", **CPU) == "torch"
+        assert resolve_backend("linear_attention", **CPU) == "torch"
         assert resolve_backend("diagonal_scan", device=torch.device("meta"), dtype=torch.float32) == "torch"
         assert resolve_backend("diagonal_scan", device=torch.device("cpu"), dtype=torch.bfloat16) == "torch"
     assert caplog.records == []
