@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from hf_memory.ops._recorded import recorded_gradients
+from hf_memory.ops._recorded import must_be_recorded, recorded_gradients
 from hf_memory.ops._replicas import fold_into_batch
 from hf_memory.ops.backends.dispatch import load_kernel
 
@@ -81,8 +80,9 @@ class _MatrixMemory(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, grad_state: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, sign, state, starts = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            found = recorded_gradients(ctx.form, (*tensors, sign, state), (grad, grad_state))
+        if must_be_recorded(grad, grad_state):
+            inputs = *tensors, sign, state
+            found = recorded_gradients(ctx.form, inputs, ctx.needs_input_grad, (grad, grad_state))
             return *found, None, None, None, None
         kernel = load_kernel(ctx.op, ctx.backend)
         factor = _factor(tensors[-1], sign)

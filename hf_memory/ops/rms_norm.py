@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from hf_memory.ops._recorded import recorded_gradients
+from hf_memory.ops._recorded import must_be_recorded, recorded_gradients
 from hf_memory.ops.backends.dispatch import in_function_transform, load_kernel, resolve_backend
 
 
@@ -58,8 +58,8 @@ class _RMSNorm(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            found = recorded_gradients(lambda *own: _in_torch(*own, ctx.eps), (x, weight), grad)
+        if must_be_recorded(grad):
+            found = recorded_gradients(lambda *own: _in_torch(*own, ctx.eps), (x, weight), ctx.needs_input_grad, grad)
         else:
             found = load_kernel("rms_norm", ctx.backend).norm_backward(grad, x, weight, ctx.eps)
         return *found, None, None

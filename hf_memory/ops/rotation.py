@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from hf_memory.ops._recorded import must_be_recorded
 from hf_memory.ops.backends.dispatch import in_function_transform, load_kernel, resolve_backend
 
 
@@ -56,7 +57,8 @@ class _Rotation(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         cos, sin = ctx.saved_tensors
-        return _Rotation.apply(grad, cos, -sin, ctx.backend), None, None, None
+        turn = _turned_halves if must_be_recorded(grad) else load_kernel("rotation", ctx.backend).turn
+        return turn(grad, cos, -sin), None, None, None
 
 
 def running_angles(turns: Tensor) -> Tensor:

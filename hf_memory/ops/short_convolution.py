@@ -6,6 +6,7 @@ It stands before the mixers of H3 (Fu et al., 2023), Hyena (Poli et al., 2023), 
 (Yang et al., 2024). Its state is the W - 1 inputs before the first one, which are given with the inputs.
 """
 
+import functools
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from hf_memory.ops._recorded import recorded_gradients
+from hf_memory.ops._recorded import must_be_recorded, recorded_gradients
 from hf_memory.ops.backends.dispatch import in_function_transform, load_kernel, resolve_backend
 
 ACTIVATIONS = (None, "silu")
@@ -84,8 +85,9 @@ class _Convolution(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         inputs = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            found = recorded_gradients(lambda *own: _in_torch(*own, ctx.activation), inputs, grad)
+        if must_be_recorded(grad):
+            form = functools.partial(_in_torch, activation=ctx.activation)
+            found = recorded_gradients(form, inputs, ctx.needs_input_grad, grad)
         else:
             kernel = load_kernel("short_convolution", ctx.backend)
             found = kernel.convolve_backward(grad, *inputs, ctx.activation)

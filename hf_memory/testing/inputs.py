@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from hf_memory.models.cache import MemoryCache
+from hf_memory.ops.backends.dispatch import use_backend
 from hf_memory.testing.models import VOCAB, WIDTH, close, make
 
 IDS = torch.arange(24).view(3, 8) % VOCAB
@@ -149,7 +150,11 @@ def test_nan_reaches_earlier_outputs_only_where_the_mixer_says_so(key):
     model = make(key)
     embeds = torch.randn(2, 12, WIDTH)
     embeds[0, 5] = torch.nan
-    logits = model(inputs_embeds=embeds).logits
-    assert logits[0, 5].isnan().all()
     reaches_back = any(layer.mixer.nan_reaches_back for layer in model.model.layers)
-    assert bool(logits[0, :5].isnan().any()) == reaches_back
+    for backend in ("auto", "torch"):
+        with use_backend(backend):
+            logits = model(inputs_embeds=embeds).logits
+        assert logits[0, 5].isnan().all()
+        found = bool(logits[0, :5].isnan().any())
+        # Where it may reach back, it does in torch, and compiled loops may be better.
+        assert found == reaches_back or (reaches_back and backend == "auto")

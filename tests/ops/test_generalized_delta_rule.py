@@ -123,6 +123,25 @@ def test_a_stack_is_trained_by_compiled_loops_as_each_replica_alone(decay):
             torch.testing.assert_close(left[index], right, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("decay", DECAYS)
+def test_jacobians_through_the_compiled_loops_are_those_of_the_definition(decay):
+    tensors = {name: tensor.detach() for name, tensor in _problem(decay, time=5, batch=1, heads=1).items()}
+
+    def jacobian(form, **options):
+        def last(state):
+            return form(**{**tensors, "initial_state": state}, erase=None, **options)[1]
+
+        return torch.func.jacrev(last)(tensors["initial_state"])
+
+    expected = jacobian(generalized_delta_rule_recurrent)
+    torch.testing.assert_close(jacobian(generalized_delta_rule, backend="numba"), expected, rtol=1e-11, atol=1e-11)
+    many = {name: tensor.clone().requires_grad_() for name, tensor in tensors.items()}
+    _, final = generalized_delta_rule(**many, erase=None, backend="numba")
+    basis = torch.eye(12, dtype=torch.float64).view(12, *final.shape)
+    (rows,) = torch.autograd.grad(final, many["initial_state"], basis, is_grads_batched=True)
+    torch.testing.assert_close(rows.view_as(expected), expected, rtol=1e-11, atol=1e-11)
+
+
 def test_threads_change_no_bit_of_the_compiled_loops():
     tensors, found, before = (
         _problem("vector", True, batch=8, time=64, key_dim=16, value_dim=16),

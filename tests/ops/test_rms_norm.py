@@ -65,6 +65,16 @@ def test_rows_without_columns_in_memory_order_and_no_rows_at_all():
     assert not rms_norm(torch.zeros(2, 4), backend="numba").any()
 
 
+def test_many_gradients_at_once_are_those_one_by_one():
+    x, weight = draw((4, 3), True)
+    output = rms_norm(x, weight, backend="numba")
+    basis = torch.eye(12, dtype=torch.float64).view(12, 4, 3)
+    together = torch.autograd.grad(output, (x, weight), basis, is_grads_batched=True, retain_graph=True)
+    for index, one in enumerate(basis):
+        alone = torch.autograd.grad(output, (x, weight), one, retain_graph=True)
+        torch.testing.assert_close([grads[index] for grads in together], list(alone), rtol=1e-12, atol=1e-12)
+
+
 def test_half_precision_and_stacks_stay_with_torch():
     norm, x = RMSNorm(8), torch.randn(3, 8)
     assert norm.bfloat16()(x.bfloat16()).dtype == torch.bfloat16

@@ -76,3 +76,11 @@ def test_stacks_turn_in_torch():
     vectors, positions = torch.randn(4, 2, 3, 1, 6), torch.arange(3).expand(2, -1)
     together = torch.vmap(lambda own: rotate(own, positions, 10.0))(vectors)
     torch.testing.assert_close(together, torch.stack([rotate(own, positions, 10.0, "torch") for own in vectors]))
+
+
+def test_many_gradients_of_a_rotation_at_once_are_those_one_by_one():
+    vectors, positions = torch.randn(1, 2, 1, 4, dtype=torch.float64, requires_grad=True), torch.arange(2)[None]
+    turned, basis = rotate(vectors, positions, 10.0, "numba"), torch.eye(8, dtype=torch.float64).view(8, 1, 2, 1, 4)
+    (together,) = torch.autograd.grad(turned, vectors, basis, is_grads_batched=True, retain_graph=True)
+    alone = [torch.autograd.grad(turned, vectors, one, retain_graph=True)[0] for one in basis]
+    torch.testing.assert_close(together, torch.stack(alone), rtol=1e-12, atol=1e-12)

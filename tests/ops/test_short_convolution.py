@@ -69,6 +69,16 @@ def test_compiled_loops_keep_the_digits_of_float32_also_where_the_activation_sat
         torch.testing.assert_close(ours.double(), exact, rtol=0, atol=1e-6 * exact.abs().max().item())
 
 
+def test_many_gradients_at_once_are_those_one_by_one():
+    tensors = draw(3, time=2, channels=2)
+    output = short_convolution(*tensors, activation="silu", backend="numba")
+    basis = torch.eye(8, dtype=torch.float64).view(8, 2, 2, 2)
+    together = torch.autograd.grad(output, tensors, basis, is_grads_batched=True, retain_graph=True)
+    for index, one in enumerate(basis):
+        alone = torch.autograd.grad(output, tensors, one, retain_graph=True)
+        torch.testing.assert_close([grads[index] for grads in together], list(alone), rtol=1e-12, atol=1e-12)
+
+
 def test_a_frozen_filter_and_its_window_need_no_gradient():
     window, weight, bias = draw(3)
     expected = torch.autograd.grad(short_convolution_recurrent(window, weight, bias).square().sum(), bias)[0]
