@@ -10,6 +10,7 @@ Sections:
     data       tokens per second of every task; MQAR against the same law drawn row by row
     heads      a training step with logits at the labels only against one that computes all logits
     trainer    MemoryTrainer against a bare loop over the same batches
+    products   cells in the size of a study's against the matrix products of their weights alone
     cells      GRU and RNN against torch.nn at several batches and widths
     operators  the delta rule, linear and Taylor attention against fla's plain torch forms, where fla is installed
     decoding   one token after a long context against one after a short one
@@ -44,7 +45,7 @@ from benchmarks.common import environment, write_json
 from benchmarks.cpu_data import data
 from benchmarks.cpu_model import decoding, growth, heads, recall, trainer
 from benchmarks.cpu_modern import modern, modern_decoding, modern_memory, modern_peers
-from benchmarks.cpu_peers import cells, operators, peers, yardstick
+from benchmarks.cpu_peers import cells, operators, peers, products, yardstick
 from benchmarks.cpu_probes import probes
 from benchmarks.cpu_sweeps import steps, sweeps
 from benchmarks.cpu_threads import threads
@@ -83,6 +84,7 @@ SECTIONS: dict[str, Callable[[Scale], Iterator[Row]]] = {
     "data": data,
     "heads": heads,
     "trainer": trainer,
+    "products": products,
     "cells": cells,
     "operators": operators,
     "decoding": decoding,
@@ -120,7 +122,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--sections", nargs="+", choices=list(SECTIONS), default=list(SECTIONS)[:-8])
     parser.add_argument("--repeats", type=int, help="interleaved runs of each step")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="torch threads")
-    parser.add_argument("--budget", type=float, default=840.0, help="seconds for all sections")
+    parser.add_argument("--budget", type=float, default=2400.0, help="seconds for all sections")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, for a test of the road")
     parser.add_argument(
         "--process-time", action="store_true", help="count processor time, on a machine with other work; one thread"

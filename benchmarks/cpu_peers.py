@@ -102,6 +102,35 @@ def peers(scale: Scale) -> Iterator[Row]:
             yield skipped(f"{key} against {name}", error)
 
 
+PRODUCTS = {"attention": 1.8, "hyena": 1.8, "mamba": 2.5, "delta_net": 2.5}
+"""Of the time of the products of its weights alone, what a step in the size of a study's cell may take."""
+
+
+def products(scale: Scale) -> Iterator[Row]:
+    """Two layers with an MLP, 64 rows of 32 tokens, width 64, against the matrix products of their weights."""
+    width, batch, length = scale.widths[0], 4 * scale.batch, scale.length // 8
+    for key, at_most in PRODUCTS.items():
+        step = ours(key, width, length, batch, intermediate_size=4 * width)
+        alone = products_of(step.module, batch * length)
+        yield compared(f"{key} against the products of its weights, {batch} x {length}", step, alone, scale, at_most)
+
+
+def products_of(module: nn.Module, tokens: int) -> Callable[[], None]:
+    """The three products of each linear layer with so many tokens, forward and backward."""
+    weights = [layer.weight.detach() for layer in module.modules() if isinstance(layer, nn.Linear)]
+    columns = [
+        (weight, torch.randn(tokens, weight.shape[1]), torch.randn(tokens, weight.shape[0])) for weight in weights
+    ]
+
+    def run() -> None:
+        for weight, inputs, grads in columns:
+            torch.mm(inputs, weight.T)
+            torch.mm(grads, weight)
+            torch.mm(grads.T, inputs)
+
+    return run
+
+
 def yardstick(scale: Scale) -> Iterator[Row]:
     """Every mixer against attention with RoPE, two heads and an MLP of four times the width."""
     doubled = ("lru", "qlstm", "s4d", "rwkv", "delta_net", "linear_transformer", "gru", "rnn", "lstm")

@@ -8,8 +8,9 @@ from itertools import count
 import numpy as np
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import cpu, cpu_data, cpu_modern, cpu_sweeps, cpu_threads, roofline, rows
+from benchmarks import cpu, cpu_data, cpu_modern, cpu_peers, cpu_sweeps, cpu_threads, roofline, rows
 from benchmarks.common import interleaved, peak_bytes, ratio
 from benchmarks.roofline import Step
 from hf_memory.mixers import MIXERS
@@ -130,7 +131,7 @@ def test_a_peer_that_is_not_installed_is_named(monkeypatch):
 
 def test_the_cpu_report_holds_every_section_and_every_mixer(tmp_path, capsys):
     threads = torch.get_num_threads()
-    sections = ["data", "heads", "trainer", "cells", "decoding", "yardstick", "growth", "recall"]
+    sections = ["data", "heads", "trainer", "products", "cells", "decoding", "yardstick", "growth", "recall"]
     report = cpu.main(["--smoke", "--threads", str(threads), "--output", str(tmp_path), "--sections", *sections])
     assert list(report["sections"]) == sections
     assert all(report["sections"].values())
@@ -145,6 +146,14 @@ def test_the_cpu_report_holds_every_section_and_every_mixer(tmp_path, capsys):
     text = (tmp_path / "cpu.md").read_text()
     assert all(f"## {name}" in text for name in sections)
     assert "## growth" in capsys.readouterr().out
+
+
+def test_the_products_of_a_model_are_those_that_torch_counts_in_its_linear_layers():
+    step = cpu_peers.ours("lstm", 16, 8, 2, intermediate_size=32)
+    linear = [layer for layer in step.module.modules() if isinstance(layer, torch.nn.Linear)]
+    with FlopCounterMode(display=False) as counter:
+        cpu_peers.products_of(step.module, 16)()
+    assert counter.get_total_flops() == 3 * 2 * 16 * sum(layer.weight.numel() for layer in linear) > 0
 
 
 def test_the_modern_mixers_stand_in_one_run_and_their_floors_are_judged(monkeypatch):
