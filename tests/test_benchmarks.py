@@ -44,10 +44,11 @@ def test_runs_are_taken_in_turn_after_one_warm_up_each():
     assert {name: len(values) for name, values in seconds.items()} == {"a": 2, "b": 2}
 
 
-def test_the_warm_up_counts_only_where_it_is_too_slow_to_run_again():
+def test_what_is_slow_twice_has_one_time_and_what_compiles_first_has_those_after_it():
     clock = Clock()
-    seconds = interleaved({"slow": clock.lasting(20.0), "quick": clock.lasting(5.0, 1.0)}, 3, clock, patience=10.0)
-    assert seconds == {"slow": [20.0], "quick": [1.0, 1.0, 1.0]}
+    steps = {"slow": clock.lasting(25.0, 20.0), "compiles": clock.lasting(30.0, 3.0), "quick": clock.lasting(5.0, 1.0)}
+    seconds = interleaved(steps, 3, clock, patience=10.0)
+    assert seconds == {"slow": [20.0], "compiles": [3.0, 3.0, 3.0], "quick": [1.0, 1.0, 1.0]}
 
 
 def test_a_ratio_is_taken_run_by_run():

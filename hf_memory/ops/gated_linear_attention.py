@@ -86,7 +86,9 @@ def gated_linear_attention(
     facts = {"device": value.device, "dtype": value.dtype, "key_dim": key.shape[-1]}
     per_key = log_decay is not None and log_decay.dim() == 4
     op = "linear_attention" if read == "after" and not per_key else "gated_linear_attention"
-    chosen = resolve_backend(op, backend, **facts, **({} if op == "linear_attention" else {"read": read}))
+    if op == "gated_linear_attention":
+        facts |= {"read": read, "decay": "key" if per_key else "none" if log_decay is None else "head"}
+    chosen = resolve_backend(op, backend, **facts)
     inputs = query, key, value, log_decay, bonus, read, sign, initial_state, lengths
     with without_autocast(value):
         return gated_linear_attention_chunked(*inputs) if chosen == "torch" else _in_kernel(op, chosen, *inputs)

@@ -161,6 +161,9 @@ def test_threads_change_no_bit_of_the_compiled_loops():
 def test_very_long_keys_stay_with_products_of_matrices():
     facts = {"device": torch.device("cpu"), "dtype": torch.float32}
     assert refusal(**facts, key_dim=128) is None
+    assert refusal(**facts, key_dim=64, read="before") is None
+    assert refusal(**facts, key_dim=65, read="after") == "its loops lose against matrix products at keys of 65 numbers"
+    assert "no key has a decay of its own" in refusal(**facts, key_dim=8, read="before", decay="head")
     assert refusal(**facts, key_dim=129) == "its loops lose against matrix products at keys of 129 numbers"
     assert (
         refusal(device=torch.device("cpu"), dtype=torch.bfloat16, key_dim=8) == "its loops do not take torch.bfloat16"

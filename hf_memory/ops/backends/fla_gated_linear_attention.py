@@ -19,8 +19,10 @@ chunk_rwkv6, _ = package_function("fla.ops.rwkv6", "chunk_rwkv6")
 DTYPES = (torch.bfloat16,)
 
 
-def refusal(*, device: torch.device, dtype: torch.dtype, key_dim: int = 2, read: str = "after") -> str | None:
-    """Say why the kernels cannot run on such tensors, or nothing where they can; they take either ``read``."""
+def refusal(
+    *, device: torch.device, dtype: torch.dtype, key_dim: int = 2, read: str = "after", decay: str = "key"
+) -> str | None:
+    """Say why the kernels cannot run on such tensors, or nothing where they can; they take every read and decay."""
     return refusal_of_heads(device, dtype, DTYPES, key_dim)
 
 

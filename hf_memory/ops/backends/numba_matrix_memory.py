@@ -22,15 +22,37 @@ __all__ = ["advance", "gradient", "refusal"]
 SPAN = 16
 _ADDS, _REPLACES, _ERASES = 0, 1, 2  # no probe; what the probe finds is erased along the key; along another vector
 
-_WIDEST = 128
+_WIDEST = {True: 128, False: 64}
+"""Numbers of a key beyond which products of chunks are faster, where something is erased and where nothing is."""
 
 
-def refusal(*, device: torch.device, dtype: torch.dtype, key_dim: int = 1, **_: Any) -> str | None:
-    """Say why these loops cannot run on such tensors, or nothing where they can."""
+def refusal(
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    key_dim: int = 1,
+    read: str | None = None,
+    decay: str = "key",
+    **_: Any,
+) -> str | None:
+    """Say why these loops cannot run on such tensors, or nothing where they can.
+
+    Args:
+        device: Of the tensors.
+        dtype: Of the values.
+        key_dim: Numbers of a key.
+        read: How queries read, of a memory that erases nothing; None for one that erases.
+        decay: ``"key"``, ``"head"`` or ``"none"``: where each number of a decay counts.
+        **_: Further facts, which change nothing.
+    """
     reason = numba_common.refusal(device=device, dtype=dtype)
-    if reason is None and key_dim > _WIDEST:
-        reason = f"its loops lose against matrix products at keys of {key_dim} numbers"
-    return reason
+    if reason is not None:
+        return reason
+    if read is not None and decay != "key":
+        return "its loops lose against matrix products where no key has a decay of its own"
+    if key_dim > _WIDEST[read is None]:
+        return f"its loops lose against matrix products at keys of {key_dim} numbers"
+    return None
 
 
 def advance(
@@ -84,7 +106,11 @@ def gradient(
     """Gradients of query, key, value, erase, probe, the logarithms of the factors, and the first state."""
     arrays, mode = _arrays(query, key, value, erase, probe, factor)
     given = query, key, value, erase, probe, factor
-    grads = [None if t is None else torch.zeros_like(t, memory_format=torch.contiguous_format) for t in given]
+    made = [torch.zeros_like if t is value or t is factor else torch.empty_like for t in given]  # added to, or set
+    grads = [
+        None if t is None else make(t, memory_format=torch.contiguous_format)
+        for t, make in zip(given, made, strict=True)
+    ]
     first = grad_state.clone(memory_format=torch.contiguous_format)
     none = value.new_zeros(1, 1, 1, 0)
     changed = ((none if tensor is None else tensor).numpy() for tensor in (*grads, first))
