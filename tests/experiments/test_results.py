@@ -230,7 +230,9 @@ def test_no_mutated_row_reads_as_something_else(tmp_path):
             is_zero = path[-1] == "denominator" and content["metrics"][path[1]]["numerator"] == 0
             # A macro recall is a mean of ratios, and rows from before there were seals hold their sums alone.
             is_sum = path[0] == "metrics" and "macro_" in path[1] and path[-1] in ("numerator", "denominator")
-            assert is_gone or is_zero or is_sum or OPEN & set(path), (path, content)
+            # The length of a test stands in its name, that of a validation nowhere else in such a row.
+            is_own = path == ("length",) and content["split"] == "validation"
+            assert is_gone or is_zero or is_sum or is_own or OPEN & set(path), (path, content)
             still_a_row += 1
     assert caught + same + still_a_row == 1500
     assert still_a_row < 150
