@@ -22,8 +22,7 @@ SHARES = [("shards", world) for world in (1, 2, 4)]
 def run(folder: Path, precision: str, groups: dict[tuple[str, int], list[str]]) -> dict[tuple[str, int], dict]:
     """What each group of processes finds for its mixers."""
     names = [f"{kind}:{world}:{precision}:{','.join(keys)}" for (kind, world), keys in groups.items()]
-    # Views of weights in numpy, which compiled loops take, cannot be had of weights that are shared out.
-    found = launch(str(RANKS), str(folder), *names, environment={"HF_MEMORY_BACKEND": "torch"}, timeout=880)
+    found = launch(str(RANKS), str(folder), *names, timeout=880)
     return {(kind, world): found[f"{kind} {world} {precision}"] for kind, world in groups}
 
 

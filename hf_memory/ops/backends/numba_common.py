@@ -92,8 +92,13 @@ def sources_digest() -> str:
 
 
 def array(tensor: torch.Tensor) -> np.ndarray:
-    """The numbers of a tensor, rows one after the other, shared where they lie so already."""
-    return tensor.detach().contiguous().numpy()
+    """The numbers of a tensor, rows one after the other, shared where they lie so already.
+
+    Those of a parameter are copied: memory that numpy has seen cannot be resized, as FSDP2 does with gathered weights.
+    """
+    owner = tensor if tensor._base is None else tensor._base
+    own = tensor.detach().contiguous()
+    return (own.clone() if isinstance(owner, torch.nn.Parameter) else own).numpy()
 
 
 def per_row(tensor: torch.Tensor) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_memory.ops.backends.numba_common import compiled, run
+from hf_memory.ops.backends.numba_common import array, compiled, run
 
 DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 
@@ -37,7 +37,7 @@ def reverse_scan(decay: torch.Tensor, grads: torch.Tensor) -> torch.Tensor:
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray:
-    return tensor.detach().resolve_conj().resolve_neg().contiguous().numpy()
+    return array(tensor.resolve_conj().resolve_neg())
 
 
 @compiled
