@@ -28,7 +28,7 @@ def matrix_memory(
     """Run a kernel over all steps.
 
     Args:
-        form: The same in torch, of the tensors below, for second gradients.
+        form: The same in torch, of the tensors below in their order, for second gradients.
         op: Name of the operation.
         backend: Name of the kernel.
         query: (B, T, H, K).
@@ -44,10 +44,8 @@ def matrix_memory(
     Returns:
         Outputs (B, T, H, V) and the last state.
     """
-    gates = [t if t is None or t.dim() == 4 else t.unsqueeze(-1) for t in (log_decay, sign)]
-    tensors = query, key, value, erase, probe, *gates, state
-    output, final, _ = _MatrixMemory.apply(*tensors, before, form, op, backend)
-    return output, final
+    tensors = query, key, value, erase, probe, log_decay, sign, state
+    return _MatrixMemory.apply(*tensors, before, form, op, backend)[:2]
 
 
 class _MatrixMemory(Function):
@@ -85,10 +83,11 @@ class _MatrixMemory(Function):
             found = recorded_gradients(ctx.form, inputs, ctx.needs_input_grad, (grad, grad_state))
             return *found, None, None, None, None
         kernel = load_kernel(ctx.op, ctx.backend)
-        factor = _factor(tensors[-1], sign)
-        *grads, first = kernel.gradient(*tensors[:-1], factor, starts, ctx.before, grad, grad_state)
-        grads[-1] = None if tensors[-1] is None else grads[-1]  # of signs there is no gradient
-        return *grads, None, first, None, None, None, None
+        *tensors, log_decay = tensors
+        factor = _factor(log_decay, sign)
+        *grads, of_factor, first = kernel.gradient(*tensors, factor, starts, ctx.before, grad, grad_state)
+        of_decay = None if log_decay is None else of_factor.view_as(log_decay)
+        return *grads, of_decay, None, first, None, None, None, None  # of signs there is no gradient
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
@@ -96,13 +95,6 @@ class _MatrixMemory(Function):
 
 
 def _factor(log_decay: Tensor | None, sign: Tensor | None) -> Tensor | None:
-    decay = None if log_decay is None else log_decay.exp()
-    if decay is None or sign is None:
-        return sign if decay is None else decay
-    return decay * sign
-
-
-def per_head(log_decay: Tensor | None, sign: Tensor | None, key: Tensor) -> list[Tensor | None]:
-    """Decays and signs as operations take them, without the last axis where all rows of a state share one number."""
-    shared = key.shape[-1] > 1
-    return [t.squeeze(-1) if t is not None and shared and t.shape[-1] == 1 else t for t in (log_decay, sign)]
+    """Factors of the state (B, T, H, 1 or K), or None."""
+    factor = sign if log_decay is None else log_decay.exp() if sign is None else log_decay.exp() * sign
+    return factor if factor is None or factor.dim() == 4 else factor.unsqueeze(-1)

@@ -40,7 +40,7 @@ from hf_memory.ops._chunks import (
 )
 from hf_memory.ops._decays import DecayedScores, decayed_scores
 from hf_memory.ops._graph import graph_node
-from hf_memory.ops._matrix_memory import matrix_memory, per_head
+from hf_memory.ops._matrix_memory import matrix_memory
 from hf_memory.ops._signs import Signs
 from hf_memory.ops.backends.dispatch import load_kernel, resolve_backend
 
@@ -113,7 +113,7 @@ def _in_kernel(
     )
     if chosen == "numba":
         tensors = query, key, new, None, None, log_decay, sign, state
-        form = functools.partial(loop_form, read=read)
+        form = functools.partial(_chunked_memory, read=read)
         output, state = matrix_memory(form, op, chosen, *tensors, read == "before")
         own = _own_step(query, key, new, bonus)
         return (output if own is None else output + own).to(value.dtype), state
@@ -133,7 +133,7 @@ def _own_step(query: Tensor, key: Tensor, value: Tensor, bonus: Tensor | None) -
     return None if bonus is None else (query * bonus.to(key.dtype) * key).sum(-1, keepdim=True) * value
 
 
-def loop_form(
+def _chunked_memory(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -143,10 +143,9 @@ def loop_form(
     sign: Tensor | None,
     state: Tensor,
     *,
-    read: Read = "after",
+    read: Read,
 ) -> tuple[Tensor, Tensor]:
-    """What the loops of a kernel compute, in torch."""
-    log_decay, sign = per_head(log_decay, sign, key)
+    """The chunks in the arguments of a matrix memory, of which nothing is erased."""
     return gated_linear_attention_chunked(query, key, value, log_decay, None, read, sign, state)
 
 

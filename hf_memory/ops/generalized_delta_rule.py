@@ -43,7 +43,7 @@ from hf_memory.ops._chunks import (
 )
 from hf_memory.ops._decays import DecayedScores, decayed_scores
 from hf_memory.ops._graph import graph_node
-from hf_memory.ops._matrix_memory import matrix_memory, per_head
+from hf_memory.ops._matrix_memory import matrix_memory
 from hf_memory.ops._signs import Signs
 from hf_memory.ops.backends.dispatch import load_kernel, resolve_backend
 
@@ -140,7 +140,7 @@ def _in_kernel(
     )
     if chosen == "numba":
         tensors = query, key, value, erase, probe, log_decay, sign, state
-        output, state = matrix_memory(_form, "generalized_delta_rule", chosen, *tensors)
+        output, state = matrix_memory(generalized_delta_rule_chunked, "generalized_delta_rule", chosen, *tensors)
         return output.to(dtype), state
     kernel = load_kernel("generalized_delta_rule", chosen)
     if chosen == "fla":  # the kernels of one rule each, which know of steps in a token
@@ -158,20 +158,6 @@ def _in_kernel(
     output, state = kernel.delta_rule(query, key, value, erase, probe, log_decay, state, dtype)
     output = output if steps == tokens else output.unflatten(1, (tokens, -1))[:, :, -1]
     return output.to(dtype), signs.last(state)
-
-
-def _form(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    erase: Tensor | None,
-    probe: Tensor,
-    log_decay: Tensor | None,
-    sign: Tensor | None,
-    state: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """What the loops of a kernel compute, in torch."""
-    return generalized_delta_rule_chunked(query, key, value, erase, probe, *per_head(log_decay, sign, key), state)
 
 
 def generalized_delta_rule_recurrent(
