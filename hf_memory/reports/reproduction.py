@@ -1,27 +1,35 @@
 """A page of reproduced claims from a template: tables and numbers in prose are references, resolved from rows.
 
-``python -m hf_memory.reports.reproduction`` writes ``REPRODUCTION.md`` anew from ``examples/reproduction.md.jinja``.
+``python -m hf_memory.reports.reproduction`` writes ``REPRODUCTION.md`` anew from ``examples/reproduction.md.jinja``. It
+draws those of its figures anew whose rows have changed, and those that are named, as ``r3_dyck-verdicts-cpu``.
 
-The template is Markdown for Jinja. It is given ``recipes``, a :class:`Reproduction` by name, and ``overview`` and
-``withdrawn``, tables over all of them. A sentence refers to a number and never types it, and a sentence about results
-stands within ``{% if recipes.<name>.done %}``, so that a sweep that has not ended is not spoken of.
+The template is Markdown for Jinja. It is given ``recipes``, a :class:`Reproduction` by name, ``suites``, a
+:class:`~hf_memory.reports.profiles.Profiles` by name, and ``overview`` and ``withdrawn``, tables over recipes. A
+sentence refers to a number and never types it, and a sentence about results stands within
+``{% if recipes.<name>.done %}``, so that a sweep that has not ended is not spoken of.
 """
 
 import dataclasses
 import functools
 import statistics
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
-from hf_memory.names import by_number
-from hf_memory.reports.formats import by_seed, rate, share, spread
+from hf_memory.names import by_number, check_names, file_name
+from hf_memory.reports.committed_figures import FIGURES, drawn_from, rows_digest, write_figure
+from hf_memory.reports.formats import by_seed, rate, share, span, spread
+from hf_memory.reports.plotting import Drawing
+from hf_memory.reports.profiles import Profiles, read_profiles
 from hf_memory.reports.study_axes import is_on_edge
 from hf_memory.reports.study_page import problems_of, runs_in_words
+from hf_memory.reports.study_plots import draw_study
 from hf_memory.reports.study_tables import place_tables
-from hf_memory.reports.tables import PageTable, markdown_table
+from hf_memory.reports.tables import markdown_table, noted_markdown
+from hf_memory.reports.verdict_plots import verdict_drawing
 from hf_memory.reports.verdict_tables import changed_table, expectation_table, replication_table, verdict_table
 from hf_memory.storage import read_json, write_text
 from hf_memory.studies.expectations import Expectation
@@ -58,6 +66,25 @@ class Reproduction:
         """``registered``, ``running`` or ``done``."""
         return "done" if self.done else "registered" if self.study is None else "running"
 
+    @property
+    def seeds_run(self) -> str:
+        """How many seeds a claim rests on: those of the runs at a chosen rate; nothing before the sweep is done."""
+        if not self.done:
+            return ""
+        found = {
+            tuple(place.items()): self._finished.at_rate(place, "chosen") or [] for place in self._finished.places()
+        }
+        return span(len({run.cell.seed for run in runs}) for runs in found.values())
+
+    @property
+    def hours(self) -> str:
+        """What its runs cost, in hours of one process; nothing before the end, or where another recipe has them."""
+        if not self.done or self.recipe.runs_of is not None:
+            return ""
+        runs = [list(result.rows.values()) for result in self._finished.results if result.rows]
+        seconds = sum((rows[0].train_seconds or 0.0) + sum(row.eval_seconds for row in rows) for rows in runs)
+        return f"{seconds / 3600:.1f}"
+
     @functools.cached_property
     def judgements(self) -> list[Judgement]:
         """The verdicts, once the sweep is done."""
@@ -67,24 +94,24 @@ class Reproduction:
     def claims(self) -> str:
         """The table of verdicts, or of registered claims before there are any."""
         if not self.done:
-            return _markdown(expectation_table(self.recipe, "claims"))
-        return _markdown(verdict_table(self._finished, self.judgements, "verdicts"))
+            return noted_markdown(expectation_table(self.recipe, "claims"))
+        return noted_markdown(verdict_table(self._finished, self.judgements, "verdicts"))
 
     @property
     def values(self) -> str:
         """The table of values at the chosen rates."""
-        return _markdown(place_tables(self._finished, "values")[0])
+        return noted_markdown(place_tables(self._finished, "values")[0])
 
     @property
     def changed(self) -> str:
         """The table of claims that were registered and are no more."""
-        return _markdown(changed_table(self.recipe, "changed"))
+        return noted_markdown(changed_table(self.recipe, "changed"))
 
     @property
     def replication(self) -> str:
         """The table of what held again with seeds that nobody had used; nothing before it was run."""
         again = read_replication(self.folder / self.recipe.profile)
-        return "" if again is None else _markdown(replication_table(again, "again"))
+        return "" if again is None else noted_markdown(replication_table(again, "again"))
 
     @property
     def runs(self) -> str:
@@ -94,8 +121,19 @@ class Reproduction:
 
     def figure(self, kind: str, alt: str) -> str:
         """A figure of the sweep, such as ``verdicts`` or ``rates``; nothing where it was not drawn."""
-        path = self.folder / "figures" / f"{self.recipe.name}-{kind}-{self.recipe.profile}.png"
+        path = self.folder / FIGURES / f"{self.recipe.name}-{kind}-{self.recipe.profile}.png"
         return f"![{alt}]({path.relative_to(self.root).as_posix()})" if path.is_file() else ""
+
+    def drawings(self) -> dict[str, Drawing]:
+        """All figures of the sweep, by their file's name without its ending; none before the sweep is done."""
+        if not self.done:
+            return {}
+        found = (verdict_drawing(self._finished, self.judgements), *draw_study(self._finished))
+        return {file_name(f"{one.name}-{self.recipe.profile}"): one for one in found if one is not None}
+
+    def digest_of(self, figure: str) -> str:
+        """The digest of the rows behind a figure; nothing before the sweep is done."""
+        return rows_digest([self._finished]) if self.done else ""
 
     def mean(self, arm: str, split: str, metric: str | None = None, **at: Any) -> str:
         """Mean over the seeds at the chosen rate."""
@@ -162,10 +200,30 @@ class Reproduction:
 def write_reproduction(root: str | Path = ".") -> Path:
     """Write ``REPRODUCTION.md`` of a folder from its template, recipes and rows."""
     root = Path(root)
-    return write_text(root / "REPRODUCTION.md", render(root, read_reproductions(root)))
+    return write_text(root / "REPRODUCTION.md", render(root, read_reproductions(root), read_profiles(root)))
 
 
-def render(root: Path, recipes: Mapping[str, Reproduction]) -> str:
+def draw_figures(root: str | Path = ".", names: Collection[str] = ()) -> list[Path]:
+    """Draw the figures of a folder whose rows have changed since, and the named ones.
+
+    Raises:
+        ValueError: A name is that of no figure of a sweep that is done.
+    """
+    root, known, written = Path(root), set[str](), []
+    sources: list[Reproduction | Profiles] = [*read_reproductions(root).values(), *read_profiles(root).values()]
+    for found in sources:
+        folder = found.folder / FIGURES
+        outdated = {path.stem for path in folder.glob("*.png") if drawn_from(path) != found.digest_of(path.stem)}
+        drawings = found.drawings() if outdated or names else {}
+        known |= drawings.keys()
+        for name in sorted((outdated | set(names)) & drawings.keys()):
+            written.append(folder / f"{name}.png")
+            write_figure(written[-1], drawings[name].figure, found.digest_of(name))
+    check_names(names, known, "figure")
+    return written
+
+
+def render(root: Path, recipes: Mapping[str, Reproduction], suites: Mapping[str, Profiles] | None = None) -> str:
     """The page of ``examples/reproduction.md.jinja`` below a folder.
 
     Raises:
@@ -177,7 +235,7 @@ def render(root: Path, recipes: Mapping[str, Reproduction]) -> str:
     )
     template = environment.from_string((root / "examples" / "reproduction.md.jinja").read_text())
     old = withdrawn(root / "examples" / "withdrawn", [found.recipe for found in recipes.values()])
-    return template.render(recipes=recipes, overview=overview(recipes), withdrawn=old)
+    return template.render(recipes=recipes, suites=suites or {}, overview=overview(recipes), withdrawn=old)
 
 
 def read_reproductions(root: Path) -> dict[str, Reproduction]:
@@ -201,15 +259,15 @@ def _load(path: Path) -> Recipe:
 
 
 def overview(recipes: Mapping[str, Reproduction]) -> str:
-    """One line for each recipe: what it shows, how many claims it registers, and how far it is."""
+    """One line for each recipe: what it asks, its verdicts, the seeds behind them, what it cost, and how far it is."""
     lines = []
     for name, found in recipes.items():
         words = [judgement.verdict for judgement in found.judgements] if found.done else []
         told = "; ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
         recipe, link = found.recipe, f"[{name}](examples/recipes/{name}.yaml)"
         counts = len(recipe.expectations), len(recipe.changed)
-        lines.append((link, recipe.title, recipe.profile, *counts, found.state, told))
-    head = ("recipe", "what is asked", "profile", "claims", "changed or dropped", "state", "verdicts")
+        lines.append((link, recipe.title, told, found.seeds_run, found.hours, *counts, recipe.profile, found.state))
+    head = ("recipe", "what is asked", "verdicts", "seeds", "hours", "claims", "changed or dropped", "profile", "state")
     return markdown_table(head, lines)
 
 
@@ -261,13 +319,6 @@ def _tally_of(study: Study, item: Mapping[str, Any]) -> tuple[str, str]:
     return expectation.text, judgement.reason if tally is None else f"{tally.holds} of {tally.planned}"
 
 
-def _markdown(table: PageTable) -> str:
-    """A table as Markdown without its title, its note below it. Columns without any text are left out."""
-    texts = table.texts()
-    kept = [i for i in range(len(table.columns)) if any(line[i] for line in texts)]
-    own = markdown_table([table.columns[i] for i in kept], [[line[i] for i in kept] for line in texts])
-    return f"{own}\n\n{table.note}" if texts else "None."
-
-
 if __name__ == "__main__":
+    draw_figures(names=sys.argv[1:])
     write_reproduction()

@@ -56,12 +56,19 @@ class PageTable:
 
 def to_markdown(table: PageTable) -> str:
     """A table with its title and note, as Markdown. Columns without any text are left out."""
-    if not table.lines:
-        return "\n".join([f"### {table.title}", "", "None.", ""])
+    own = [table.note, "", _filled_columns(table)] if table.lines else ["None."]
+    return "\n".join([f"### {table.title}", "", *own, ""])
+
+
+def noted_markdown(table: PageTable) -> str:
+    """A table as Markdown without its title, its note below it. Columns without any text are left out."""
+    return f"{_filled_columns(table)}\n\n{table.note}" if table.lines else "None."
+
+
+def _filled_columns(table: PageTable) -> str:
     texts = table.texts()
     kept = [i for i in range(len(table.columns)) if any(line[i] for line in texts)]
-    own = markdown_table([table.columns[i] for i in kept], [[line[i] for i in kept] for line in texts])
-    return "\n".join([f"### {table.title}", "", table.note, "", own, ""])
+    return markdown_table([table.columns[i] for i in kept], [[line[i] for i in kept] for line in texts])
 
 
 def markdown_table(head: Sequence[Any], lines: Iterable[Sequence[Any]]) -> str:

@@ -48,6 +48,7 @@ ACRONYMS = {
 TABLE_READERS = {"auto", "hybrid"}  # which alone name mixers, through the table
 HEADS = ("Model", "ForCausalLM", "ForTokenClassification")
 DISTRIBUTIONS = {
+    "PIL": "pillow",
     "yaml": "pyyaml",
     "fla": "flash-linear-attention",
     "mamba_ssm": "mamba-ssm",

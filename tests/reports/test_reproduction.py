@@ -6,13 +6,16 @@ import shutil
 from pathlib import Path
 
 import jinja2
+import matplotlib.image
 import pytest
 import yaml
 
 from hf_memory.experiments.results import split_length
+from hf_memory.reports.committed_figures import drawn_from
 from hf_memory.reports.report import write_report
 from hf_memory.reports.reproduction import (
     Reproduction,
+    draw_figures,
     overview,
     read_again,
     read_reproductions,
@@ -70,7 +73,7 @@ def lay(root, values=FINAL):
 
 def test_before_the_runs_the_page_shows_registered_claims_and_no_sentence_about_results(root):
     lines = write_reproduction(root).read_text().splitlines()
-    assert lines[2] == "| [tiny](examples/recipes/tiny.yaml) | Tiny | cpu | 5 | 1 | registered |  |"
+    assert lines[2] == "| [tiny](examples/recipes/tiny.yaml) | Tiny |  |  |  | 5 | 1 | cpu | registered |"
     assert "| LSTM keeps it. | metric on test_12 of lstm >= 0.7 |" in lines
     assert f"| {CHANGED[0]['claim']} | not held | 2026-11-28 | {CHANGED[0]['why']} |" in lines
     assert not any("LSTM has" in line for line in lines)
@@ -99,7 +102,7 @@ def test_every_number_of_a_sentence_is_that_of_the_rows(root):
     assert "3 of 5, same direction, smaller." in text
     assert "18 of 18 runs were measured." in text
     told = "1 agrees; 1 disagrees; 1 same direction, smaller; 1 leans; 1 not decided"
-    assert f"| Tiny | cpu | 5 | 1 | done | {told} |" in text
+    assert f"| Tiny | {told} | 5 | 0.0 | 5 | 1 | cpu | done |" in text
     table = next(line for line in text.splitlines() if line.startswith("| GRU learns a little."))
     assert "| not decided | holds in 3 of 5 seeds (0.15 to 0.95) | ≥ 0.65, 0.55, 0.65, 0.55, 0.65 | 0.6 |" in table
 
@@ -126,14 +129,44 @@ def test_what_was_run_again_stands_beside_what_it_was(root):
     assert ["GRU keeps it.", "5 of 5", "missing", "0.55", "no"] in Page(page).rows
 
 
-def test_a_figure_is_shown_where_it_was_drawn(root):
+def test_hours_are_those_of_all_runs_with_their_evaluations_and_none_where_another_recipe_paid(root):
     lay(root)
+    found = read_reproductions(root)["tiny"]
+
+    def slow(result):
+        rows = {
+            split: dataclasses.replace(row, train_seconds=1800.0, eval_seconds=90.0)
+            for split, row in result.rows.items()
+        }
+        return dataclasses.replace(result, rows=rows)
+
+    study = dataclasses.replace(found.study, results=tuple(map(slow, found.study.results)))
+    evaluations = sum(len(result.rows) for result in study.results)
+    wanted = (1800 * len(study.results) + 90 * evaluations) / 3600
+    assert dataclasses.replace(found, study=study).hours == f"{wanted:.1f}"
+    judged = dataclasses.replace(found.recipe, runs_of="other")
+    assert dataclasses.replace(found, study=study, recipe=judged).hours == ""
+
+
+def test_a_figure_is_shown_where_it_was_drawn_and_names_its_rows(root):
+    record = lay(root)
     assert "![" not in write_reproduction(root).read_text()
     path = root / "examples" / "results" / "tiny" / "figures" / "tiny-verdicts-cpu.png"
-    path.parent.mkdir()
-    path.touch()
+    assert draw_figures(root, ["tiny-verdicts-cpu"]) == [path]
     link = "![Verdicts](examples/results/tiny/figures/tiny-verdicts-cpu.png)"
     assert link in write_reproduction(root).read_text()
+    assert matplotlib.image.imread(path).shape[2] in (3, 4)
+    assert drawn_from(path) == read_reproductions(root)["tiny"].digest_of(path.stem)
+    assert draw_figures(root) == []
+    for file in record.parent.iterdir():
+        file.unlink()
+    lay(root, {**FINAL, ("gru", 1e-3, 104): 0.5})
+    old = path.read_bytes()
+    assert draw_figures(root) == [path]
+    assert path.read_bytes() != old
+    assert draw_figures(root) == []
+    with pytest.raises(ValueError, match="'tiny-verdict-cpu'.*'tiny-verdicts-cpu'"):
+        draw_figures(root, ["tiny-verdict-cpu"])
 
 
 def test_a_reference_to_what_was_not_measured_is_an_error(root):
@@ -200,4 +233,4 @@ def test_withdrawn_claims_are_listed_with_what_their_rows_say_now(tmp_path):
 
 def test_the_overview_counts_claims_and_changes(root):
     shutil.copy(root / "examples" / "recipes" / "tiny.yaml", root / "examples" / "recipes" / "other.yaml")
-    assert overview(read_reproductions(root)).count("| Tiny | cpu | 5 | 1 | registered |") == 1
+    assert overview(read_reproductions(root)).count("| Tiny |  |  |  | 5 | 1 | cpu | registered |") == 1

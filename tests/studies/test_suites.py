@@ -1,6 +1,7 @@
 """Suites: one file of configurations, a sweep for each, and what their seeds came to."""
 
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,9 @@ import yaml
 
 import hf_memory.studies.sweep
 from hf_memory.experiments.metrics import extrapolation_length
+from hf_memory.reports.committed_figures import drawn_from
+from hf_memory.reports.profiles import read_profiles
+from hf_memory.reports.reproduction import draw_figures, write_reproduction
 from hf_memory.reports.suite_page import entry_table, memory_table, profile_drawing, write_suite_page
 from hf_memory.studies.recipes_yaml import shipped_files
 from hf_memory.studies.statistics import steps_to
@@ -143,3 +147,25 @@ def test_the_suite_of_the_package_asks_for_all_kinds_of_memory_within_an_hour():
         length = part.length if isinstance(part.length, int) else part.length[1]
         level = part.task.chance_level(headline, length)
         assert math.isnan(level) or level + 0.3 < entry.solved <= 1
+
+
+def test_a_page_of_markdown_shows_the_mixers_for_which_a_suite_has_ended(tmp_path, workers):
+    (tmp_path / "examples" / "suites").mkdir(parents=True)
+    path, folder = write(tmp_path / "examples" / "suites"), tmp_path / "examples" / "results" / "small-1"
+    assert not read_profiles(tmp_path)["small-1"].done
+    for mixer in ("lstm", "gru"):
+        run_suite(load_suite(path, mixer), folder / "cpu", progress=False)
+    shutil.rmtree(folder / "cpu" / "gru" / "hard")
+    found = read_profiles(tmp_path)["small-1"]
+    assert list(found.scores) == ["lstm"]
+    assert found.figures == []
+    (drawn,) = draw_figures(tmp_path, ["small-1-lstm-cpu"])
+    assert drawn_from(drawn) == found.digest_of("small-1-lstm-cpu") != found.digest_of("small-1-gru-cpu") == ""
+    assert found.figures == ["![Profile of lstm](examples/results/small-1/figures/small-1-lstm-cpu.png)"]
+    (tmp_path / "examples" / "reproduction.md.jinja").write_text(
+        "{% for name, suite in suites.items() %}{{ name }}: {{ suite.memories }}\n{{ suite.runs }}{% endfor %}"
+    )
+    text = write_reproduction(tmp_path).read_text()
+    assert text.startswith("small-1: | mixer | stateful | stack |")
+    assert text.count("| lstm | stateful | hard | 0 of 2 |") == 1
+    assert "gru" not in text
