@@ -97,7 +97,7 @@ class Outcome:
     """One arm of a recipe: the mean of its seeds at the learning rate that was best on ``validation``.
 
     Attributes:
-        recipe: Name of the recipe.
+        recipe: Name of the recipe, or of the suite.
         profile: Its profile.
         row: One of the rows behind it, for what all of them share.
         seeds: Number of seeds.
@@ -114,16 +114,18 @@ class Outcome:
 
 
 def outcomes(results: Path) -> list[Outcome]:
-    """What the rows of a folder ``<recipe>/<profile>`` say, arm by arm."""
+    """What rows say, arm by arm: of recipes in ``<recipe>/<profile>``, of suites two folders further down."""
     found = []
-    for folder in sorted(path for path in results.glob("*/*") if any(path.glob("*.jsonl"))):
+    below = (path for pattern in ("*/*", "*/*/*/*") for path in results.glob(pattern))
+    for folder in sorted(path for path in below if any(path.glob("*.jsonl"))):
+        recipe, profile = folder.relative_to(results).parts[:2]
         for study in studies(read_rows(folder)):
             for arm in arms(study):
-                found.append(_outcome(folder, [row for row in study if row.arm == arm]))
+                found.append(_outcome(recipe, profile, [row for row in study if row.arm == arm]))
     return found
 
 
-def _outcome(folder: Path, rows: Sequence[Row]) -> Outcome:
+def _outcome(recipe: str, profile: str, rows: Sequence[Row]) -> Outcome:
     rate = best_learning_rate(rows).learning_rate if len({row.learning_rate for row in rows}) > 1 else None
     kept = [row for row in rows if rate is None or row.learning_rate == rate]
     kept.sort(key=lambda row: (row.split != "validation", row.length))
@@ -133,4 +135,4 @@ def _outcome(folder: Path, rows: Sequence[Row]) -> Outcome:
     means = {split: statistics.fmean(map(counted_value, own)) for split, own in by_split.items()}
     seeds = len({row.seed for row in kept})
     last = kept[-1]
-    return Outcome(folder.parent.name, folder.name, last, seeds, means, last.measured().chance)
+    return Outcome(recipe, profile, last, seeds, means, last.measured().chance)

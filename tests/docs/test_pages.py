@@ -1,5 +1,6 @@
 """Pages of mixers and tasks are written from docstrings, tables and rows."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,15 @@ def test_what_was_solved_is_read_from_rows():
     page = mixer_page(found[0].row.mixer, found)
     assert "r1_bit_parity (cpu)" in page
     assert ":ref:`bit_parity <task-bit_parity>`" in page
+
+
+def test_rows_of_suites_are_read_and_those_of_replications_are_not(tmp_path):
+    source = next((ROOT / "examples" / "results" / "r1_bit_parity" / "cpu").glob("*.jsonl"))
+    for place in ("r1/cpu", "r1/cpu/replication", "memory-1/cpu/lstm/parity"):
+        (tmp_path / place).mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, tmp_path / place)
+    assert {(one.recipe, one.profile) for one in outcomes(tmp_path)} == {("r1", "cpu"), ("memory-1", "cpu")}
+    assert len(outcomes(tmp_path)) == 2
 
 
 def test_pages_of_what_is_gone_are_removed_and_others_left_as_they_are(tmp_path, monkeypatch):
