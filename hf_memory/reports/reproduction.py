@@ -152,6 +152,10 @@ class Reproduction:
         values = self._values(arm, split, metric, at)
         return f"{sum(value >= level for value in values)} of {len(values)}"
 
+    def chance(self, arm: str, split: str, metric: str | None = None, **at: Any) -> str:
+        """The chance level of a split."""
+        return share(self._runs(arm, at)[0].chance(split, metric or self.recipe.metric_name))
+
     def rate(self, arm: str, **at: Any) -> str:
         """The chosen learning rate."""
         return rate(self._runs(arm, at)[0].cell.learning_rate)

@@ -77,7 +77,7 @@ def study_styles(study: Study) -> dict[str, Style]:
 def draw_levels(
     axes: Axes, study: Study, results: Sequence[Result], split: str, metric: str | None = None, named: bool = True
 ) -> list[float]:
-    """Draw the chance level and the baselines of a split, for the recipe's metric or another one; returns chance.
+    """Draw the chance level and the baselines above it, for the recipe's metric or another one; returns chance.
 
     Small panels have no room for the names of baselines.
     """
@@ -90,7 +90,7 @@ def draw_levels(
         axes.axhline(level, **CHANCE)
     equal: dict[float, list[str]] = {}
     for name, value in measured.baselines.items():
-        if math.isfinite(value) and value != measured.chance:
+        if math.isfinite(value) and not any(value <= level for level in levels):
             equal.setdefault(value, []).append(words(name))
     for value, names in equal.items():
         axes.axhline(value, **BASELINE)

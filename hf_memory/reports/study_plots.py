@@ -106,15 +106,16 @@ def rate_drawing(study: Study, group: str, results: Sequence[Result]) -> Drawing
             table.append((label, cell.learning_rate, cell.seed, value, result.has_diverged, result.digest))
             shown.append(value)
         draw_curve(frames.of(label), label, values, study_styles(study)[own[0].arm])
+    tried = [result.cell.learning_rate for result in searched]
+    guides = FOUR_POINTS if min(tried) <= FOUR_POINTS[0] and max(tried) >= FOUR_POINTS[-1] else ()
     for axes in frames.axes:
-        for rate in FOUR_POINTS:
+        for rate in guides:
             axes.axvline(rate, **GUIDE)
         axes.set_xscale("log")
         shown += draw_levels(axes, study, searched, "validation", named=frames.one)
     limit_share(frames.axes, shown)
-    figure = frames.finish(
-        "peak learning rate (dashed: the four points of Arora et al., 2024)", metric, group or study.recipe.title
-    )
+    dashed = " (dashed: the four points of Arora et al., 2024)" if guides else ""
+    figure = frames.finish(f"peak learning rate{dashed}", metric, group or study.recipe.title)
     return Drawing(
         drawing_name(study, group, "rates"),
         "Validation against learning rate. A run that diverged counts as chance.",

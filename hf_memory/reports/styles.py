@@ -46,10 +46,13 @@ LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 8.5}
 _MARKERS = "osD^vP*Xp"
 _DASHES: tuple[Any, ...] = ("solid", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)))
 
-# One mixer for each colour; a further line takes the next dash, and every second one has open markers.
+# One mixer for each colour; a further line takes the next dash, and every second one has open markers. Mixers join at
+# the end, so that none changes its looks; relatives share a colour.
 _LINES = (
     ("lstm", "attention", "delta_net", "lru", "mamba", "rnn", "linear_transformer", "gru", "hyena"),
     ("nru", "based", "qlstm", "s4d", "h3", "base_conv", "hybrid", "rwkv", "ids4"),
+    ("mlstm", "forgetting_attention", "gated_delta_net", "rg_lru", "mamba2", "hgrn2", "gla", "rwkv7", "kda"),
+    ("slstm", "gated_delta_product", "min_gru", "retnet", "mamba3", "rwkv6"),
 )
 
 
@@ -88,14 +91,15 @@ def style_of(mixer: str, variant: int = 0) -> Style:
     base = STYLES.get(mixer) or _style_of_stranger(mixer)
     if variant == 0:
         return base
-    shifted = _MARKERS[(_MARKERS.index(base.marker) + 2 * variant) % len(_MARKERS)]
-    return dataclasses.replace(base, marker=shifted, dash=_DASHES[1 + variant % 3], filled=variant % 2 == 0)
+    marker = _MARKERS[(_MARKERS.index(base.marker) + 2 * variant) % len(_MARKERS)]
+    dash = _DASHES[(_DASHES.index(base.dash) + variant) % len(_DASHES)]
+    return dataclasses.replace(base, marker=marker, dash=dash, filled=base.filled != (variant % 2 == 1))
 
 
 def _style_of_stranger(mixer: str) -> Style:
     """Style of a mixer of another package, by its name alone, so that it is the same in all figures."""
     place = zlib.crc32(mixer.encode()) % len(PALETTE)
-    return Style(PALETTE[place], _MARKERS[(place + 2) % 9], False, _DASHES[3])
+    return Style(PALETTE[place], _MARKERS[(place + 1) % 9], False, _DASHES[3])
 
 
 def arm_styles(arms: Iterable[tuple[str, str]]) -> dict[str, Style]:

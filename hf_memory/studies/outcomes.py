@@ -15,8 +15,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_memory.data.specification import length_bounds
-from hf_memory.experiments.evaluation import GENERATED
 from hf_memory.experiments.results import SWEEP_ENDING, Row, cell_path, recover_cell
 from hf_memory.names import file_name
 from hf_memory.storage import encode, read_json, sealed, unsealed, write_text
@@ -81,17 +79,15 @@ class Result:
         return self.rows[split].value(metric)
 
     def chance(self, split: str, metric: str) -> float:
-        """Chance level of a metric on a split; 0 where the task does not know one."""
-        splits = self.cell.experiment().specification.splits
-        if split not in splits:
-            raise ValueError(f"split: {self.cell.name} has no {split!r} (known: {', '.join(splits)})")
-        parts = splits[split].parts
-        own = metric.removeprefix(GENERATED)
-        levels = [part.task.known_chance(own, length_bounds(part.length)[1]) for part in parts]
-        known = [level for level in levels if level is not None]
-        if len(known) < len(levels):
-            return 0.0
-        return statistics.fmean(known, weights=[part.num_examples for part in parts])
+        """Chance level of a metric on a split, as its row tells it; 0 where the task does not know one.
+
+        Raises:
+            ValueError: If the cell is not finished, or has no such split or metric.
+        """
+        if split not in self.rows:
+            raise ValueError(f"split: {self.cell.name} has no {split!r} (known: {', '.join(self.rows)})")
+        level = self.rows[split].measured(metric).chance
+        return 0.0 if level is None else level
 
     @property
     def crossing(self) -> int | None:

@@ -41,6 +41,7 @@ TEMPLATE = """{{ overview }}
 {% if r.done %}
 LSTM has {{ r.mean("lstm", "test_12") }}, GRU {{ r.spread("gru", "test_12") }}, by seed {{ r.seeds("gru", "test_12") }}.
 At least 0.6: {{ r.above(0.6, "gru", "test_12") }}. Rate {{ r.rate("gru") }}.
+Chance {{ r.chance("gru", "test_12") }}.
 {{ r.tally("GRU learns a little.") }}, {{ r.verdict("LSTM is far better.") }}.
 {{ r.runs }}
 {{ r.figure("verdicts", "Verdicts") }}
@@ -99,6 +100,7 @@ def test_every_number_of_a_sentence_is_that_of_the_rows(root):
         f"by seed ≥ {', '.join(f'{value:.3g}' for value in gru)}."
     ) in text
     assert f"At least 0.6: {(gru >= 0.6).sum()} of {len(gru)}. Rate 0.001." in text
+    assert "\nChance 0.542.\n" in text  # the first of 12 is certain, the others are even
     assert "3 of 5, same direction, smaller." in text
     assert "18 of 18 runs were measured." in text
     told = "1 agrees; 1 disagrees; 1 same direction, smaller; 1 leans; 1 not decided"

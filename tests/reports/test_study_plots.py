@@ -35,13 +35,22 @@ def test_figures_show_rates_state_width_and_training():
         ("gru, width 8", "64", "0.6"), ("gru, width 16", "96", "0.6"),
     }  # fmt: skip
     axes = drawings["tiny-rates"].figure.axes[0]
-    marked = {line.get_xdata()[0] for line in axes.lines if len(set(line.get_xdata())) == 1}
-    assert {1e-4, 4.64e-4, 2.15e-3, 1e-2} <= marked
+    assert axes.get_xlabel() == "peak learning rate"
     names = [text.get_text() for text in axes.texts]
     assert {"lstm, width 8", "gru, width 16", "chance"} <= set(names)
     curve = drawings["tiny-training-validation"].figure.axes[0].lines[0]
     assert list(curve.get_xdata()) == [1, 2, 3]
     assert "plateau" in [text.get_text() for text in drawings["tiny-training-validation"].figure.axes[0].texts]
+
+
+@pytest.mark.parametrize(("rates", "shown"), [((1e-4, 1e-2), (1e-4, 4.64e-4, 2.15e-3, 1e-2)), ((1e-3, 1e-2), ())])
+def test_the_four_points_are_shown_where_the_grid_spans_them(rates, shown):
+    values = {(arm, rate, seed): 0.9 for arm in ("lstm", "gru") for rate in rates for seed in (0, 1, 2, 3, 4, 5)}
+    study = made_up(recipe_of(learning_rates=list(rates), grid={}), values)
+    axes = next(drawing for drawing in draw_study(study) if drawing.name == "tiny-rates").figure.axes[0]
+    marked = {float(line.get_xdata()[0]) for line in axes.lines if len(set(line.get_xdata())) == 1}
+    assert marked == set(shown)
+    assert ("Arora" in axes.get_xlabel()) == bool(shown)
 
 
 def test_frontier_holds_the_points_that_none_beats_with_less():

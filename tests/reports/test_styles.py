@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from hf_memory.mixers.auto import model_keys
 from hf_memory.reports.styles import PALETTE, STYLES, arm_styles, style_of
 
 
@@ -43,13 +44,19 @@ def test_colours_are_far_apart_for_colour_blind_readers(vision):
 
 
 def test_every_mixer_has_a_style_of_its_own():
-    mixers = "rnn lstm gru nru qlstm lru linear_transformer delta_net attention based h3 hyena rwkv mamba s4d ids4"
-    assert set(STYLES) == {*mixers.split(), "base_conv", "hybrid"}
-    assert len({(style.colour, str(style.dash)) for style in STYLES.values()}) == 18
-    for colour in PALETTE:
-        first, second = (style for style in STYLES.values() if style.colour == colour)
-        assert (first.filled, second.filled) == (True, False)
-        assert first.marker != second.marker
+    assert set(STYLES) == set(model_keys())
+    assert len({(style.colour, str(style.dash)) for style in STYLES.values()}) == len(STYLES)
+    assert {style.colour for style in STYLES.values()} == set(PALETTE)
+
+
+@pytest.mark.parametrize("colour", PALETTE)
+def test_mixers_of_one_colour_differ_in_dash_and_marker_and_so_do_their_variants(colour):
+    own = {key: style for key, style in STYLES.items() if style.colour == colour}
+    assert len({style.marker for style in own.values()}) == len(own)
+    looks = [style_of(key, variant) for key in own for variant in range(3)]
+    assert len({(style.marker, str(style.dash)) for style in looks}) == len(looks)
+    stranger = next(name for name in map("mixer_{}".format, itertools.count()) if style_of(name).colour == colour)
+    assert style_of(stranger).marker not in {style.marker for style in own.values()}
 
 
 def test_arms_of_one_mixer_share_the_colour_and_differ_otherwise():

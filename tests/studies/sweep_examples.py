@@ -91,9 +91,9 @@ def made_up(
 
 
 def made_up_row(recipe: Recipe, cell: Cell, split: str, value: float, loss: float = 0.1) -> Row:
-    """A row of one value, out of 200 targets."""
+    """A row of one value, out of 200 targets, with the chance of bit parity: of its labels the first is certain."""
     length = split_length(split) or 8
-    measured = MetricValue(value, value * 200, 200, 0.5, {"majority": 0.5})
+    measured = MetricValue(value, value * 200, 200, (length + 1) / (2 * length), {"majority": 0.5})
     lost = MetricValue(math.nan if math.isnan(value) else loss, 20.0, 200, 0.69)
     return Row(
         cell=cell.digest, arm=cell.place["arm"], mixer=cell.mixer, config_digest="c", task=recipe.task, task_knobs={},

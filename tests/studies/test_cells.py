@@ -12,9 +12,9 @@ from hf_memory.data.folders import working_folder
 from hf_memory.experiments.results import cell_path, read_definition, read_rows
 from hf_memory.storage import claim
 from hf_memory.studies.cells import find_failures, read_failure, run_cell, run_cells, state_of
-from hf_memory.studies.outcomes import assemble
+from hf_memory.studies.outcomes import Result, assemble
 from hf_memory.studies.watched import WORK, as_diverged, read_history
-from tests.studies.sweep_examples import planned, tiny_recipe
+from tests.studies.sweep_examples import made_up_row, planned, tiny_recipe
 
 METRIC = "token_accuracy"
 
@@ -148,13 +148,26 @@ def test_a_diverged_run_ends_early_and_counts_as_chance(tmp_path, monkeypatch):
     assert as_diverged(rows[0]).measured(METRIC).chance == 9 / 16
 
 
-def test_chance_of_a_run_without_rows_is_that_of_the_task(tmp_path):
+def test_chance_is_that_of_the_row_which_knows_how_many_targets_each_law_had(tmp_path):
     recipe = tiny_recipe()
-    (result,) = assemble(tmp_path, recipe, [("none", planned(recipe)[0])]).results
-    assert not result.is_known
-    assert result.chance("test_12", METRIC) == pytest.approx(13 / 24)
-    with pytest.raises(ValueError, match="has no 'test_99'"):
-        result.chance("test_99", METRIC)
+    cell = planned(recipe)[0]
+    row = made_up_row(recipe, cell, "test_12", 0.75)
+    level = dataclasses.replace(row.metrics[METRIC], chance=0.0667)
+    other = dataclasses.replace(row.metrics["loss"], chance=None)
+    row = dataclasses.replace(row, metrics={METRIC: level, "loss": other})
+    result = Result(cell, cell.digest, {"test_12": row})
+    assert result.chance("test_12", METRIC) == 0.0667
+    assert result.chance("test_12", "loss") == 0.0
+    for split, metric, message in (
+        ("test_99", METRIC, "has no 'test_99'"),
+        ("test_12", "none", "'none' was not measured"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            result.chance(split, metric)
+    (lost,) = assemble(tmp_path, recipe, [("none", cell)]).results
+    assert not lost.is_known
+    with pytest.raises(ValueError, match="has no 'test_12'"):
+        lost.chance("test_12", METRIC)
 
 
 def test_seed_rate_and_rules_are_in_the_digest_and_the_place_is_not():

@@ -85,7 +85,7 @@ def test_expectations_speak_of_axes_and_splits_that_the_cpu_run_has(path):
         ("r19_stale_errors", "cpu", 5 * 2 * 5),
         ("r20_state_tracking", "cpu", (13 + 6) * (2 * 2 + 5)),
         ("r20_state_tracking", "long", 7 * 2 * (1 + 5)),
-        ("r21_recall_at_equal_state", "cpu", 6 * (2 + 5)),
+        ("r21_recall_at_equal_state", "cpu", 6 * (2 * 2 + 5)),
     ],
 )
 def test_number_of_cells_is_the_planned_one(stem, profile, cells):
