@@ -161,7 +161,7 @@ def draw_curve(axes: Axes, label: str, values: Values, style: Style) -> None:
         linestyle=style.dash,
         linewidth=1.8,
         marker=style.marker,
-        markersize=6,
+        markersize=6 * style.size,
         markerfacecolor=style.face,
         markeredgecolor=style.colour,
         label=label,
@@ -185,7 +185,7 @@ def _draw_points(
     """Draw values, a place, a name and a number each, as points that say what they are."""
     edge = "white" if style.filled else style.colour
     look: dict[str, Any] = {"marker": style.marker, "facecolors": style.face, "edgecolors": edge, "linewidths": 0.5}
-    look |= {"s": 36, "alpha": 0} if hidden else {"s": 16}
+    look |= {"s": 36, "alpha": 0} if hidden else {"s": 16 * style.size**2}
     places, names, numbers = zip(*values, strict=True)
     points = axes.scatter(places, numbers, zorder=4, **look)
     texts = [f"{label}, {name}: {fine_share(value)}" for name, value in zip(names, numbers, strict=True)]

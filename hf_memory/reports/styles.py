@@ -51,7 +51,7 @@ _DASHES: tuple[Any, ...] = ("solid", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 1.5, 1,
 _LINES = (
     ("lstm", "attention", "delta_net", "lru", "mamba", "rnn", "linear_transformer", "gru", "hyena"),
     ("nru", "based", "qlstm", "s4d", "h3", "base_conv", "hybrid", "rwkv", "ids4"),
-    ("mlstm", "forgetting_attention", "gated_delta_net", "rg_lru", "mamba2", "hgrn2", "gla", "rwkv7", "kda"),
+    ("mlstm", "forgetting_attention", "gated_delta_net", "rg_lru", "mamba2", "hgrn2", "kda", "rwkv7", "gla"),
     ("slstm", "gated_delta_product", "min_gru", "retnet", "mamba3", "rwkv6"),
 )
 
@@ -76,6 +76,11 @@ class Style:
     def face(self) -> str:
         """Colour inside the points."""
         return self.colour if self.filled else "white"
+
+    @property
+    def size(self) -> float:
+        """Width of the points, of the usual one: a star is mostly air."""
+        return 1.6 if self.marker == "*" else 1.0
 
 
 STYLES: dict[str, Style] = {
