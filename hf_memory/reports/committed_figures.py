@@ -9,6 +9,7 @@ import io
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 from PIL import Image
@@ -29,12 +30,18 @@ _COLOURS = 64
 
 
 def rows_digest(studies: Iterable[Study]) -> str:
-    """SHA-256 of the rows and histories of some sweeps."""
+    """SHA-256 of the title and claims of some sweeps, their rows and their histories."""
     digest = hashlib.sha256()
-    for result in (result for study in studies for result in study.results):
-        rows = [row.to_json() for row in result.rows.values()]
-        looks = [dataclasses.astuple(point) for point in result.history]
-        digest.update(json.dumps(encode([result.digest, rows, looks]), sort_keys=True).encode())
+
+    def add(*values: Any) -> None:
+        digest.update(json.dumps(encode(values), sort_keys=True).encode())
+
+    for study in studies:
+        recipe = study.recipe.to_json()
+        add(recipe["title"], recipe["expectations"])
+        for result in study.results:
+            rows = [row.to_json() for row in result.rows.values()]
+            add(result.digest, rows, [dataclasses.astuple(point) for point in result.history])
     return digest.hexdigest()
 
 
