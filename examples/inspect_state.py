@@ -1,9 +1,9 @@
 """What the state of a trained model holds: its numbers after each token of a row, beside what is due there.
 
-    python examples/inspect_state.py                              # trains an LSTM on bit parity, some 20 seconds
-    python examples/inspect_state.py --mixer delta_net --plot state.png
+    python examples/inspect_state.py                              # an LSTM that comes with the repository
+    python examples/inspect_state.py --mixer delta_net --plot state.png    # trains one, some 20 seconds
     python examples/inspect_state.py --checkpoint runs/lstm       # a checkpoint that `hf-memory train` wrote
-    python examples/inspect_state.py --smoke                      # a few seconds; the model learns nothing
+    python examples/inspect_state.py --mixer gru --smoke          # a few seconds; the model learns nothing
 
 Parity needs one bit of memory. The table shows, of all numbers in the state of the last layer, the one that goes best
 with that bit; a model that has learned the task keeps the bit in its state, and often in a single number.
@@ -25,24 +25,28 @@ from hf_memory.mixers.auto import model_keys
 from hf_memory.models.modeling import MemoryPreTrainedModel
 
 LENGTH = 32
+CHECKPOINT = Path(__file__).parent / "checkpoints" / "bit_parity-lstm"
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mixer", default="lstm", choices=model_keys(), help="mixer to train")
-    parser.add_argument("--checkpoint", help="trained model of bit parity to inspect instead")
+    asked = parser.add_mutually_exclusive_group()
+    asked.add_argument("--mixer", choices=model_keys(), help="mixer to train")
+    asked.add_argument("--checkpoint", default=CHECKPOINT, help="trained model of bit parity")
     parser.add_argument("--plot", type=Path, help="file of a figure: the number over the tokens of the row")
     parser.add_argument("--smoke", action="store_true", help="a few steps only")
     arguments = parser.parse_args(argv)
 
     task = specify("bit_parity").task
-    if arguments.checkpoint:
-        model = load_for_task(arguments.checkpoint, task)
-    else:
+    if arguments.smoke and not arguments.mixer:
+        parser.error("--smoke shortens the training of a --mixer")
+    if arguments.mixer:
         model = model_for_task(arguments.mixer, task, hidden_size=32, num_hidden_layers=1)
+    else:
+        model = load_for_task(str(arguments.checkpoint), task)
     if any(layer.mixer.growing_state for layer in model.model.layers):
         parser.error("the state grows with the length: choose a model whose state has a fixed size")
-    if not arguments.checkpoint:
+    if arguments.mixer:
         train(model, arguments.smoke)
     ids, labels = (torch.from_numpy(a).long() for a in task.sample(np.random.default_rng(1), LENGTH, 256))
     with torch.no_grad():

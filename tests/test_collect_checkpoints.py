@@ -4,13 +4,19 @@ import runpy
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForTokenClassification
 
 import hf_memory.studies.sweep
+from hf_memory.experiments.evaluation import load_for_task
+from hf_memory.experiments.metrics import evaluate_predictions
 from hf_memory.experiments.results import read_rows
+from hf_memory.reports.formats import share
+from hf_memory.storage import file_sha256
 from hf_memory.studies.watched import checkpoint_path
+from hf_memory.tasks import make_task
 from tests.studies.sweep_examples import InlineWorkers, tiny_recipe
 
 EXAMPLE = runpy.run_path(str(Path(__file__).resolve().parents[1] / "examples" / "collect_checkpoints.py"))
@@ -77,3 +83,31 @@ def test_what_is_not_solved_and_what_is_too_large_is_left_out(swept, tmp_path, m
         collect(folder, "--solved", "0")
     assert "at most 1000 are allowed" in capsys.readouterr().err
     assert [path.name for path in Path("examples/checkpoints").iterdir()] == ["README.md"]
+
+
+SHIPPED = sorted(
+    path.parent for path in (Path(__file__).parents[1] / "examples" / "checkpoints").glob("*/*.safetensors")
+)
+
+
+@pytest.mark.parametrize("folder", SHIPPED, ids=lambda folder: folder.name)
+def test_a_checkpoint_of_the_repository_is_that_of_its_rows_and_answers_as_they_say(folder):
+    rows = read_rows(folder)
+    assert {row.weights_sha256 for row in rows} == {file_sha256(folder / "model.safetensors")}
+    row = next(row for row in rows if row.split == f"test_{row.train_length[1]}")
+    assert folder.name == f"{row.task}-{row.mixer}"
+    task = make_task(row.task, **row.task_knobs)
+    ids, labels = task.sample(np.random.default_rng(0), row.length, 100)
+    with torch.no_grad():
+        answers = load_for_task(str(folder), task)(torch.from_numpy(ids).long()).logits.argmax(-1).numpy()
+    value = evaluate_predictions(task, row.length, ids, labels, answers)[row.headline].value
+    assert value == pytest.approx(row.value(), abs=0.04)
+    assert (
+        f"[{folder.name}]({folder.name}) | {row.length} | {share(row.value())} |"
+        in (folder.parent / "README.md").read_text()
+    )
+
+
+def test_the_checkpoints_of_the_repository_are_small():
+    assert len(SHIPPED) >= 8
+    assert sum(file.stat().st_size for folder in SHIPPED for file in folder.rglob("*")) <= EXAMPLE["MOST_BYTES"]

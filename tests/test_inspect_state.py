@@ -44,6 +44,19 @@ def test_a_checkpoint_shows_its_own_states(capsys, tmp_path):
         assert float(rows[step][4]) == pytest.approx(state[0, index].item(), abs=0.006)
 
 
+def test_the_checkpoint_of_the_repository_holds_the_parity(capsys):
+    EXAMPLE["main"]([])
+    output = capsys.readouterr().out
+    assert all(row[2] == row[3] for row in table(output))
+    assert abs(float(output.split("correlation with the parity ")[1].split()[0])) > 0.5
+
+
+def test_smoke_asks_for_a_mixer(capsys):
+    with pytest.raises(SystemExit):
+        EXAMPLE["main"](["--smoke"])
+    assert "--smoke shortens the training of a --mixer" in capsys.readouterr().err
+
+
 def test_the_number_that_holds_the_label_is_found():
     labels = torch.randint(0, 2, (4, 9))
     numbers = {"a": torch.randn(4, 9, 3), "b": torch.randn(4, 9, 5)}

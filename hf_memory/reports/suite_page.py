@@ -142,7 +142,7 @@ def profile_drawing(suite: Suite, arm: str, scores: Sequence[Score]) -> Drawing:
         label.set_color(PALETTE[(0, 2, 4, 5, 8)[MEMORIES.index(one.entry.memory)]])
     panels[0].set_xlim(-0.02, 1.04)
     panels[1].axvline(1, **GUIDE)
-    panels[1].set_xlim(-0.05, max(2.0, panels[1].get_xlim()[1]))
+    _scale_reached(panels[1])
     panels[2].set_xlim(0, 1.06 * max(one.entry.recipe.training["steps"] for one in own))
     kinds = ";  ".join(f"{kind} {solved} of {planned}" for kind, (solved, planned) in by_memory(list(own)).items())
     figure.suptitle(f"{arm}: runs that solved their configuration: {kinds}", fontsize=9, x=0.01, ha="left")
@@ -175,6 +175,16 @@ def _draw_reached(axes: Axes, place: float, one: Score) -> None:
     rows = [row for result in one.study.results for row in result.rows.values()]
     trained = max((row.train_length[1] for row in rows if row.train_length), default=1)
     axes.plot([reach / trained for reach in one.reached.values()], _spaced(place, one.reached), linestyle="", **LEFT)
+
+
+def _scale_reached(axes: Axes) -> None:
+    """Doublings at equal distances, from the half on; a run that reached nothing stands at zero."""
+    most = max(2.0, axes.get_xlim()[1])
+    ticks = [0.0, *(2.0**power for power in range(-1, math.ceil(math.log2(most)) + 1))]
+    axes.set_xscale("symlog", base=2, linthresh=0.5)
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_xticks([], minor=True)
+    axes.set_xlim(-0.1, 1.2 * ticks[-1])
 
 
 def _draw_steps(axes: Axes, place: float, one: Score) -> None:
