@@ -4,9 +4,7 @@ Each is a PNG of few colours that names the rows from which it was drawn, so tha
 """
 
 import dataclasses
-import hashlib
 import io
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from hf_memory.reports.plotting import png
-from hf_memory.storage import encode, write_bytes
+from hf_memory.storage import digest, write_bytes
 from hf_memory.studies.outcomes import Study
 
 FIGURES = "figures"
@@ -30,26 +28,24 @@ _COLOURS = 64
 
 
 def rows_digest(studies: Iterable[Study]) -> str:
-    """SHA-256 of the title and claims of some sweeps, their rows and their histories."""
-    digest = hashlib.sha256()
-
-    def add(*values: Any) -> None:
-        digest.update(json.dumps(encode(values), sort_keys=True).encode())
-
-    for study in studies:
-        recipe = study.recipe.to_json()
-        add(recipe["title"], recipe["expectations"])
-        for result in study.results:
-            rows = [row.to_json() for row in result.rows.values()]
-            add(result.digest, rows, [dataclasses.astuple(point) for point in result.history])
-    return digest.hexdigest()
+    """Digest of the title and claims of some sweeps, their rows and their histories."""
+    return digest({"studies": [_content(study) for study in studies]})
 
 
-def write_figure(path: Path, figure: Figure, digest: str) -> None:
+def _content(study: Study) -> list[Any]:
+    recipe = study.recipe.to_json()
+    runs = [
+        [result.digest, [row.to_json() for row in result.rows.values()], list(map(dataclasses.astuple, result.history))]
+        for result in study.results
+    ]
+    return [recipe["title"], recipe["expectations"], runs]
+
+
+def write_figure(path: Path, figure: Figure, rows: str) -> None:
     """Write a figure with the digest of its rows."""
     image = Image.open(io.BytesIO(png(figure))).convert("RGB")
     told, small = PngInfo(), io.BytesIO()
-    told.add_text(_ROWS, digest)
+    told.add_text(_ROWS, rows)
     image.quantize(_COLOURS, dither=Image.Dither.NONE).save(small, "png", optimize=True, pnginfo=told)
     path.parent.mkdir(exist_ok=True)
     write_bytes(path, small.getvalue())

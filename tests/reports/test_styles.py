@@ -78,3 +78,8 @@ def test_arms_take_variants_in_order_and_keep_the_first_style_they_got():
 def test_open_points_are_white_inside():
     assert (STYLES["lstm"].face, STYLES["nru"].face) == (STYLES["lstm"].colour, "white")
     assert STYLES["lstm"].colour == STYLES["nru"].colour == PALETTE[0]
+
+
+def test_a_star_is_drawn_larger_than_other_marks():
+    assert {style.size for style in STYLES.values() if style.marker == "*"} == {1.6}
+    assert {style.size for style in STYLES.values() if style.marker != "*"} == {1.0}

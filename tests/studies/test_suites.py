@@ -100,7 +100,14 @@ def test_a_suite_is_run_once_and_read_back_for_all_mixers(tmp_path, workers):
     assert {file.suffix for file in page.parent.glob("small-1*lstm*")} == {".png", ".svg", ".csv"}
     assert memory_table(suite, every).columns == ("mixer", "stateful", "stack")
     assert len(entry_table(suite, every).lines) == 6
-    assert len(profile_drawing(suite, "lstm", scores).table.splitlines()) == 1 + 6
+    drawing = profile_drawing(suite, "lstm", scores)
+    assert len(drawing.table.splitlines()) == 1 + 6
+    reached = drawing.figure.axes[1]
+    assert [text.get_text() for text in reached.get_xticklabels()][:4] == ["0", "0.5", "1", "2"]
+    places = reached.transData.transform([(x, 0) for x in (0.5, 1, 2)])[:, 0]
+    assert places[2] - places[1] == pytest.approx(places[1] - places[0])  # a doubling is as far as the next one
+    low, high = reached.get_xlim()
+    assert all(low < x < high for line in reached.lines for x in line.get_xdata())
 
 
 def test_a_suite_that_was_stopped_says_what_is_missing(tmp_path, workers):
