@@ -10,6 +10,7 @@ from typing import Any
 import datasets
 import numpy as np
 import torch
+from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from hf_memory.data.collator import Batch, right_mask
@@ -80,17 +81,18 @@ class TensorRows(Dataset[Batch]):
 class StackedRows(Dataset[Batch]):
     """Rows of several datasets side by side: a batch holds as many of each, along an axis of its own.
 
+    Shorter rows are filled up at their right ends, where no output of theirs depends on what stands there.
+
     Args:
-        parts: The datasets. All rows have one length.
+        parts: The datasets.
 
     Raises:
-        ValueError: Where the datasets differ in their number of rows or in the length of a row.
+        ValueError: Where the datasets differ in their number of rows.
     """
 
     def __init__(self, parts: Sequence[TensorRows]) -> None:
-        shapes = sorted({(len(part), int(part.lengths[0]) if part.uniform else -1) for part in parts})
-        if len(shapes) != 1 or shapes[0][1] < 0:
-            raise ValueError(f"parts must hold equally many rows of one length, got {shapes} (-1: unlike lengths)")
+        if len(counts := sorted({len(part) for part in parts})) != 1:
+            raise ValueError(f"parts must hold equally many rows, got {counts}")
         self.parts = list(parts)
 
     def __len__(self) -> int:
@@ -99,7 +101,12 @@ class StackedRows(Dataset[Batch]):
     def __getitems__(self, indices: torch.Tensor) -> Batch:
         """A batch: ``input_ids`` (R, B, T) and ``labels`` (R, B, T) of the rows with these indices (R, B)."""
         batches = [part.__getitems__(own) for part, own in zip(self.parts, indices, strict=True)]
-        return {name: torch.stack([batch[name] for batch in batches]) for name in batches[0]}
+        length = max(batch["labels"].shape[1] for batch in batches)
+        filled = {"input_ids": 0, "labels": IGNORE_INDEX}
+        return {
+            name: torch.stack([F.pad(own[name], (0, length - own[name].shape[1]), value=value) for own in batches])
+            for name, value in filled.items()
+        }
 
 
 def _targets(labels: torch.Tensor) -> torch.Tensor:

@@ -189,8 +189,8 @@ def stack_pays(cell: Cell) -> bool:
 def as_stacks(cells: Sequence[Cell], size: int, workers: int = 1) -> list[tuple[Cell, ...]]:
     """Cells that differ in learning rate, seed and data seed alone, in stacks of at most ``size``; others alone.
 
-    Rows of unlike lengths are padded by the batch, so there a stack has one data seed. Stacks are smaller where there
-    would be fewer of them than ``workers``, and there are none where they would not pay (:data:`STACKED_WORK`).
+    Stacks are smaller where there would be fewer of them than ``workers``, and there are none where they would not pay
+    (:data:`STACKED_WORK`).
     """
     size = min(size, math.ceil(len(cells) / workers))
     if size <= 1:
@@ -198,7 +198,7 @@ def as_stacks(cells: Sequence[Cell], size: int, workers: int = 1) -> list[tuple[
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
         alike = dataclasses.replace(
-            cell, stage="search", learning_rate=1.0, seed=0, learning_rate_grid=(), data=_shared_data(cell)
+            cell, stage="search", learning_rate=1.0, seed=0, learning_rate_grid=(), data=_shared_data(cell.data)
         )
         groups.setdefault(alike.digest, []).append(cell)
     stacks = []
@@ -208,10 +208,9 @@ def as_stacks(cells: Sequence[Cell], size: int, workers: int = 1) -> list[tuple[
     return stacks
 
 
-def _shared_data(cell: Cell) -> dict[str, Any]:
+def _shared_data(data: Mapping[str, Any]) -> dict[str, Any]:
     """Keywords of the dataset that the cells of a stack share."""
-    low, high = length_bounds(specify(cell.task, cell.config, **cell.data).train_length)
-    return {name: value for name, value in cell.data.items() if name != "seed" or low != high}
+    return {name: value for name, value in data.items() if name != "seed"}
 
 
 def state_of(results: Path, cell: Cell) -> Literal["finished", "failed", "open"]:

@@ -7,6 +7,7 @@ In float64 a replica equals its single run.
 """
 
 import dataclasses
+import itertools
 import logging
 import math
 import tempfile
@@ -155,7 +156,8 @@ def _own_targets(
     """
     targets = F.pad(labels[..., template.shift :], (0, template.shift), value=IGNORE_INDEX).flatten(1)
     is_target = targets != IGNORE_INDEX
-    check_labels("labels", labels.flatten(0, 1), input_ids.flatten(0, 1), template.head.out_features)
+    classes = None if template.config.problem_type == "regression" else template.head.out_features
+    check_labels("labels", labels.flatten(0, 1), input_ids.flatten(0, 1), classes)
     counts = is_target.sum(1)
     places = (~is_target).byte().argsort(dim=1, stable=True)[:, : int(counts.max())]
     return input_ids, places, targets.gather(1, places), counts.clamp(min=1)
@@ -179,6 +181,12 @@ class StackedOrder(Sampler[torch.Tensor]):
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of an epoch."""
         self.epoch = epoch
+
+    def epochs(self) -> Iterator[torch.Tensor]:
+        """The batches of all epochs, without an end."""
+        for epoch in itertools.count():
+            self.set_epoch(epoch)
+            yield from self
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         orders = []
@@ -219,6 +227,15 @@ class StackedTrainer(LeanTrainer):
             len(self.train_dataset), self.args.train_batch_size, [own.data_seed for own in self.settings]
         )
         return _OrderedLoader(self.train_dataset, batch_sampler=order, collate_fn=self.data_collator)
+
+    def tokens_of(self, index: int, course: Course) -> int:
+        """Tokens that a replica has met until then, which are those of its single run; Trainer counts all replicas'."""
+        if not isinstance(self.train_dataset, StackedRows):
+            return course.tokens
+        lengths = self.train_dataset.parts[index].lengths
+        order = StackedOrder(len(lengths), self.args.train_batch_size, [self.settings[index].data_seed])
+        batches = itertools.islice(order.epochs(), course.steps)
+        return sum(int(lengths[own].sum()) for (own,) in batches)
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """One optimiser with the groups of every replica; the schedule scales each group's own rate."""
@@ -281,15 +298,13 @@ def run_stacked(experiments: Sequence[WatchedExperiment], results: Path, beat: B
         rows = [by_seed[own.data_seed] for own in settings]
         watch = _Watch([History(*pair, beat) for pair in zip(experiments, rows, strict=True)])
         trainer, seconds = _train(experiments, settings, by_seed, watch)
-        # Trainer counts the tokens of a batch, in which each replica has its own part where their rows differ.
-        parts = len(experiments) if len(by_seed) > 1 else 1
         whole = Course.of(trainer, seconds / len(experiments))
         for index, (experiment, own, history) in enumerate(zip(experiments, settings, watch.histories, strict=True)):
             model, course = trainer.model.replicas[index], whole
             if index in watch.ended:
                 course, weights = watch.ended[index]
                 model.load_state_dict(weights)
-            course = dataclasses.replace(whole, steps=course.steps, tokens=course.tokens // parts)
+            course = dataclasses.replace(whole, steps=course.steps, tokens=trainer.tokens_of(index, course))
             backend = f"{backend_name()}, trained in torch as one of {len(experiments)} replicas"
             try:
                 experiment.conclude(model, own, course, history, rows[index], results, backend=backend)

@@ -84,6 +84,17 @@ def test_replicas_with_rows_of_their_own_have_the_losses_and_gradients_of_single
                 torch.testing.assert_close(mine.grad, own.grad, rtol=1e-10, atol=1e-13, msg=name)
 
 
+def test_replicas_with_real_targets_of_their_own_have_the_losses_of_single_models(float64):
+    config = mixer_config("lstm", **{**SIZES, "num_labels": 1, "problem_type": "regression"})
+    models = [mixer_model(config, "token_classification").double().train() for _ in range(3)]
+    ids, labels = torch.randint(0, 13, (3, 4, 9)), torch.randn(3, 4, 9, dtype=torch.float64)
+    labels[2, 0, 2:] = -100
+    losses = StackedModel(models)(input_ids=ids, labels=labels)["losses"]
+    for index, model in enumerate(models):
+        loss = model(input_ids=ids[index], labels=labels[index]).loss
+        torch.testing.assert_close(losses[index], loss, rtol=1e-12, atol=1e-13)
+
+
 def cells_of(arm, steps=20, **changes):
     """Three runs that differ in learning rate and seed, with clipping and three evaluations."""
     training = {"steps": steps, "batch_size": 8, "clip": 0.5}
@@ -99,11 +110,14 @@ OWN = {"seeds": {"search": [0], "final": [1], "rows": "own"}, "data": {**TINY_DA
 """Each seed brings rows and an order of its own; all are met several times, and the last batch is smaller."""
 
 
-@pytest.mark.parametrize("rows", ["shared", "own"])
+RAGGED = {**OWN, "data": {**OWN["data"], "length": [5, 8]}}
+
+
+@pytest.mark.parametrize(("rows", "changes"), [("shared", {}), ("own", OWN), ("ragged", RAGGED)])
 @pytest.mark.parametrize("mixer", ["attention", "linear_transformer", "delta_net", "lru", "qlstm", "s4d", "mamba"])
-def test_twenty_steps_of_a_stack_equal_those_of_single_runs(mixer, rows, tmp_path, float64):
-    cells = cells_of({mixer: {}}, **(OWN if rows == "own" else {}))
-    assert len({cell.experiment().specification.seed for cell in cells}) == (2 if rows == "own" else 1)
+def test_twenty_steps_of_a_stack_equal_those_of_single_runs(mixer, rows, changes, tmp_path, float64):
+    cells = cells_of({mixer: {}}, **changes)
+    assert len({cell.experiment().specification.seed for cell in cells}) == (1 if rows == "shared" else 2)
     run_stacked([cell.experiment() for cell in cells], tmp_path / "stack", lambda steps: None)
     for cell in cells:
         run_cell(cell, tmp_path / "single")
@@ -204,22 +218,26 @@ def test_steps_of_much_work_are_not_stacked(monkeypatch):
     assert stack_pays(wide)
 
 
-def test_seeds_with_rows_of_their_own_share_a_stack_where_rows_have_one_length():
-    own = planned(tiny_recipe(arms={"lstm": {}}, seeds={"search": [0], "final": [1, 2], "rows": "own"}))
+def test_seeds_with_rows_of_their_own_share_a_stack():
+    seeds = {"search": [0], "final": [1, 2], "rows": "own"}
+    own = planned(tiny_recipe(arms={"lstm": {}}, seeds=seeds))
     assert [len(stack) for stack in as_stacks(own, 8)] == [len(own)] == [4]
-    several = tiny_recipe(
-        arms={"lstm": {}}, seeds={"search": [0], "final": [1, 2], "rows": "own"}, data={**TINY_DATA, "length": [5, 8]}
-    )
-    assert sorted(len(stack) for stack in as_stacks(planned(several), 8)) == [1, 1, 2]
+    several = planned(tiny_recipe(arms={"lstm": {}}, seeds=seeds, data={**TINY_DATA, "length": [5, 8]}))
+    assert [len(stack) for stack in as_stacks(several, 8)] == [4]
     assert len({cell.digest for cell in own}) == 4
 
 
-def test_rows_side_by_side_have_one_shape():
+def test_rows_side_by_side_are_filled_up_at_their_right_ends():
     rows = [TensorRows({"input_ids": [[1, 2]] * count, "labels": [[1, 2]] * count}) for count in (2, 3)]
-    ragged = TensorRows({"input_ids": [[1, 2], [1]], "labels": [[1, 2], [1]]})
-    for parts in (rows, [rows[0], ragged], [ragged, ragged]):
-        with pytest.raises(ValueError, match="equally many rows of one length"):
-            StackedRows(parts)
+    with pytest.raises(ValueError, match="equally many rows"):
+        StackedRows(rows)
+    short = TensorRows({"input_ids": [[1], [2, 3]], "labels": [[0], [1, 0]]})
+    long = TensorRows({"input_ids": [[4, 5, 6], [7]], "labels": [[1, 1, 0], [1]]})
+    batch = StackedRows([short, long]).__getitems__(torch.tensor([[0, 1], [1, 0]]))
+    assert batch["input_ids"].tolist() == [[[1, 0, 0], [2, 3, 0]], [[7, 0, 0], [4, 5, 6]]]
+    assert batch["labels"].tolist() == [
+        [[0, -100, -100], [1, 0, -100]], [[1, -100, -100], [1, 1, 0]],
+    ]  # fmt: skip
 
 
 def test_what_cannot_be_stacked_says_why(monkeypatch):
