@@ -1,6 +1,6 @@
 """Speed on a CPU, in ratios of interleaved runs, with the floors that the package holds itself to.
 
-    python -m benchmarks.cpu --output results/cpu                      # all sections but the last eight
+    python -m benchmarks.cpu --output results/cpu                      # all sections but the last nine
     python -m benchmarks.cpu --output results/cpu --sections modern modern_peers modern_decoding modern_memory
     python -m benchmarks.cpu --output results/cpu --sections sweeps recall
     python -m benchmarks.cpu --output results/cpu --smoke              # the same road in small
@@ -25,6 +25,7 @@ Sections:
     threads    two threads against one for single runs, and when two pay
     sweeps     cells per hour with one process, one per core, and runs stacked into one model
     steps      a step of each run of R1, alone and in stacks of runs with rows of their own
+    studies    runs per hour of a cell of R7, R12, R14 and R17: by Trainer over torch, as in sweeps, and stacked
     recall     seconds until two layers of attention recall 0.99 on MQAR, 64 tokens and 4 pairs
 """
 
@@ -47,7 +48,7 @@ from benchmarks.cpu_model import decoding, growth, heads, recall, trainer
 from benchmarks.cpu_modern import modern, modern_decoding, modern_memory, modern_peers
 from benchmarks.cpu_peers import cells, operators, peers, products, yardstick
 from benchmarks.cpu_probes import probes
-from benchmarks.cpu_sweeps import steps, sweeps
+from benchmarks.cpu_sweeps import steps, studies, sweeps
 from benchmarks.cpu_threads import threads
 from benchmarks.rows import SMOKE, Row, Scale, skipped, table
 
@@ -99,6 +100,7 @@ SECTIONS: dict[str, Callable[[Scale], Iterator[Row]]] = {
     "threads": threads,
     "sweeps": sweeps,
     "steps": steps,
+    "studies": studies,
     "recall": recall,
 }
 
@@ -119,7 +121,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     """Run the sections that were asked for, writing after each, and return the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, help="folder for cpu.json and cpu.md")
-    parser.add_argument("--sections", nargs="+", choices=list(SECTIONS), default=list(SECTIONS)[:-8])
+    parser.add_argument("--sections", nargs="+", choices=list(SECTIONS), default=list(SECTIONS)[:-9])
     parser.add_argument("--repeats", type=int, help="interleaved runs of each step")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="torch threads")
     parser.add_argument("--budget", type=float, default=2400.0, help="seconds for all sections")

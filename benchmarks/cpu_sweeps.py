@@ -1,4 +1,4 @@
-"""Cells per hour of a sweep: one process, one process per core, and runs stacked into one model; steps of a recipe."""
+"""Cells per hour of a sweep: one process, one process per core, and runs stacked into one model; steps of recipes."""
 
 import dataclasses
 import itertools
@@ -8,12 +8,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.rows import Row, Scale
+from hf_memory.experiments.training import MemoryTrainer
+from hf_memory.ops.backends.dispatch import use_backend
 from hf_memory.studies.cells import Cell
 from hf_memory.studies.plans import make_settings, search_cells
 from hf_memory.studies.recipes import Recipe
 from hf_memory.studies.recipes_yaml import load_recipe
 from hf_memory.studies.stacking import run_stacked
+from hf_memory.studies.watched import WatchedExperiment
 from hf_memory.studies.workers import LocalWorkers, available_cores
 
 MIXERS = ("attention", "lru", "delta_net")
@@ -21,9 +26,18 @@ BATCHES = (8, 64)
 TOKENS = 32
 REPLICAS = 8
 
-RECIPE = Path(__file__).resolve().parents[1] / "examples" / "recipes" / "r1_bit_parity.yaml"
+RECIPES = Path(__file__).resolve().parents[1] / "examples" / "recipes"
 STACKS = (1, 5, 7)
 WARM_UP = 10
+
+STUDIES = {
+    "r7_one_layer_widths": {"arm": "mamba", "width": 64},
+    "r12_state_tracking": {"arm": "lstm", "config": "a4_k8", "depth": 1, "training.stop_at": None},
+    "r14_copying_blanks": {"arm": "gru"},
+    "r17_interval_counting": {"arm": "lstm", "width": 8},
+}
+"""A place of each of these recipes."""
+STUDY_STACK = 4
 
 
 def sweeps(scale: Scale) -> Iterator[Row]:
@@ -52,7 +66,7 @@ def sweeps(scale: Scale) -> Iterator[Row]:
 
 def steps(scale: Scale) -> Iterator[Row]:
     """Milliseconds of a step for each run of R1, by arm: alone, and in stacks whose runs have rows of their own."""
-    recipe = load_recipe(RECIPE)
+    recipe = load_recipe(RECIPES / "r1_bit_parity.yaml")
     settings = make_settings(recipe)
     count, stacks = (60, STACKS) if scale.judged else (1, STACKS[:2])
     for setting in settings if scale.judged else settings[:1]:
@@ -66,28 +80,77 @@ def steps(scale: Scale) -> Iterator[Row]:
         yield {"what": what, "value": f"ms a step and run: {text}", "step_ms": found}
 
 
-def shortened(cell: Cell, count: int) -> Cell:
-    """A run of so many steps, which is looked at once, at its end."""
-    rows = {"num_train": count * cell.training["batch_size"], "num_validation": 32, "num_test": 32}
+def studies(scale: Scale) -> Iterator[Row]:
+    """Runs per hour and process of a cell of four recipes, from the steps up to an evaluation and with it.
+
+    *Plain* is ``MemoryTrainer`` over torch's own operators, *alone* a run as sweeps make it, and the third a stack of
+    runs with rows of their own; they are taken in turn. What a run does before its first step and after its last one,
+    some seconds, is not in it.
+    """
+    for name, place in list(STUDIES.items())[: None if scale.judged else 1]:
+        recipe = load_recipe(RECIPES / f"{name}.yaml")
+        setting = next(s for s in make_settings(recipe) if all(s.place.get(k) == v for k, v in place.items()))
+        between = -(-recipe.training["steps"] // recipe.evaluate["points"]) if not recipe.evaluate.get("every") else 0
+        between = (between or recipe.evaluate["every"]) if scale.judged else WARM_UP + 1
+        size = STUDY_STACK if scale.judged else 2
+        runs = [
+            shortened(setting.cell(recipe, "final", 3e-3, seed), between + WARM_UP, between) for seed in range(size)
+        ]
+        found: dict[str, list[float]] = {}
+        for _ in range(scale.repeats):
+            for way, seconds in seconds_by_way(runs, scale).items():
+                found.setdefault(way, []).append(3600 / (seconds * recipe.training["steps"]))
+        rates = {way: float(np.median(values)) for way, values in found.items()}
+        times = rates["alone"] / rates["plain"], max(rates.values()) / rates["plain"]
+        text = "; ".join(f"{way} {rate:.1f}" for way, rate in rates.items())
+        text = f"runs per hour: {text}; {times[0]:.2f} and at best {times[1]:.2f} times as many"
+        what = f"{name}, " + ", ".join(str(value) for value in place.values() if value is not None)
+        yield {"what": what, "value": text, "runs_per_hour": found}
+
+
+def seconds_by_way(runs: Sequence[Cell], scale: Scale) -> dict[str, float]:
+    """Seconds of a step of one run: by Trainer alone, as in sweeps, and as one of a stack."""
+    with tempfile.TemporaryDirectory() as folder:
+        ways = [Path(folder) / name for name in ("plain", "alone", "stacked")]
+        with use_backend("torch"):
+            plain = seconds_of_steps(runs[:1], ways[0], scale, PlainExperiment)
+        alone = seconds_of_steps(runs[:1], ways[1], scale)
+        stacked = seconds_of_steps(runs, ways[2], scale) / len(runs)
+    return {"plain": plain, "alone": alone, f"one of {len(runs)}": stacked}
+
+
+class PlainExperiment(WatchedExperiment):
+    """A run by the Trainer that ``hf-memory train`` uses, with its bookkeeping at every step."""
+
+    trainer_class = MemoryTrainer
+
+
+def shortened(cell: Cell, count: int, every: int = 0) -> Cell:
+    """A run of so many steps, which is looked at every so many, or once, at its end, with few rows."""
+    rows = {"num_train": count * cell.training["batch_size"], "num_test": 32}
     return dataclasses.replace(
         cell,
-        training={**cell.training, "steps": count},
-        evaluate={**cell.evaluate, "points": 0},
-        data={**cell.data, **rows},
+        training={**cell.training, "steps": count, "stop_at": None},
+        evaluate={**cell.evaluate, "points": 0} | ({"every": every} if every else {}),
+        data={**cell.data, **rows, **({} if every else {"num_validation": 32})},
     )
 
 
-def seconds_of_steps(runs: Sequence[Cell], folder: Path, scale: Scale) -> float:
+def seconds_of_steps(
+    runs: Sequence[Cell], folder: Path, scale: Scale, kind: type[WatchedExperiment] = WatchedExperiment
+) -> float:
     """Seconds of a step of all runs together, after the first steps."""
     marks: dict[int, float] = {}
 
     def beat(step: int) -> None:
         marks[step] = scale.clock()  # in a stack each of its runs tells of the step
 
+    experiments = [run.experiment() for run in runs]
+    experiments = [kind(**{f.name: getattr(e, f.name) for f in dataclasses.fields(e)}) for e in experiments]
     if len(runs) == 1:
-        runs[0].experiment().run_into(folder, beat)
+        experiments[0].run_into(folder, beat)
     else:
-        run_stacked([run.experiment() for run in runs], folder, beat)
+        run_stacked(experiments, folder, beat)
     last = max(marks)
     return (marks[last] - marks[WARM_UP]) / (last - WARM_UP)
 

@@ -14,6 +14,7 @@ from benchmarks import cpu, cpu_data, cpu_modern, cpu_peers, cpu_sweeps, cpu_thr
 from benchmarks.common import interleaved, peak_bytes, ratio
 from benchmarks.roofline import Step
 from hf_memory.mixers import MIXERS
+from hf_memory.ops.backends.dispatch import requested_backend
 from hf_memory.tasks import make_task
 
 
@@ -238,6 +239,22 @@ def test_steps_of_a_recipe_are_timed_alone_and_in_stacks():
     assert row["what"] == "lstm, width 32"
     assert list(row["step_ms"]) == [1, 5]
     assert all(value > 0 for value in row["step_ms"].values())
+
+
+def test_cells_of_recipes_are_counted_before_and_after_what_sweeps_leave_out(monkeypatch):
+    monkeypatch.setattr(cpu_sweeps, "STUDIES", {"r12_state_tracking": {"arm": "rnn", "depth": 1}})
+    seen, own = [], cpu_sweeps.seconds_of_steps
+
+    def noted(runs, folder, scale, kind=cpu_sweeps.WatchedExperiment):
+        seen.append((len(runs), kind.trainer_class.__name__, requested_backend()))
+        return own(runs, folder, scale, kind)
+
+    monkeypatch.setattr(cpu_sweeps, "seconds_of_steps", noted)
+    (row,) = cpu.run_section("studies", rows.SMOKE, end=float("inf"))
+    assert row["what"] == "r12_state_tracking, rnn, 1"
+    assert list(row["runs_per_hour"]) == ["plain", "alone", "one of 2"]
+    assert seen == [(1, "MemoryTrainer", "torch"), (1, "LeanTrainer", None), (2, "LeanTrainer", None)]
+    assert all(len(values) == 1 and values[0] > 0 for values in row["runs_per_hour"].values())
 
 
 def test_public_models_train_beside_ours(tmp_path):
