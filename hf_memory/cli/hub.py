@@ -29,7 +29,8 @@ def push(
 ) -> None:
     """Push a checkpoint with its code and card, a study with all it has, or result rows as a dataset or a page.
 
-    The folder of a sweep becomes one repository, with recipe, rows, figures, cards and checkpoints.
+    The folder of a sweep becomes one repository, with recipe, rows, figures, cards and checkpoints. Datasets and pages
+    hold the rows of all folders below the one that is given too: those of a suite, or of all that was run.
 
     Examples: `hf-memory push runs/lstm --repo-id me/lstm --results results`,
     `hf-memory push results/r14_copying_blanks/cpu --repo-id me/copying`,
@@ -88,4 +89,4 @@ def push_data(
 
 
 def _holds_rows(source: Path) -> bool:
-    return source.suffix == ".jsonl" or (source.is_dir() and any(source.glob("*.jsonl")))
+    return source.suffix == ".jsonl" or (source.is_dir() and any(source.rglob("*.jsonl")))

@@ -299,20 +299,37 @@ def read_definition(path: str | os.PathLike[str]) -> dict[str, Any]:
     )
 
 
-def read_rows(path: str | os.PathLike[str]) -> list[Row]:
-    """Read all rows of a folder, or of one file.
+def result_files(path: str | os.PathLike[str], below: bool = False) -> list[Path]:
+    """The file itself, or those of a folder, one for each cell; with ``below`` also those of all folders in it.
+
+    Raises:
+        ValueError: There is none.
+    """
+    path = Path(path)
+    if not path.is_dir() and os.path.lexists(path):
+        return [path]
+    files = sorted(path.rglob("*.jsonl") if below else path.glob("*.jsonl"))
+    if not files:
+        folders = sorted({str(file.parent) for file in path.rglob("*.jsonl")})
+        hint = f"; these folders below it do: {', '.join(folders)}" if folders else ""
+        raise ValueError(f"results: {str(path)!r} holds no file <cell>.jsonl{hint}")
+    return list({file.name: file for file in reversed(files)}.values())[::-1]
+
+
+def read_rows(path: str | os.PathLike[str], below: bool = False) -> list[Row]:
+    """Read all rows of a folder, or of one file; arguments as for :func:`result_files`.
 
     Raises:
         ValueError: If there is no results file, or one is empty, cut short or damaged; the message names it.
     """
-    rows, problems = recover_rows(path)
+    rows, problems = recover_rows(path, below)
     if problems:
         raise ValueError("damaged results; run these cells again or read what is left of them: " + "; ".join(problems))
     return rows
 
 
-def recover_rows(path: str | os.PathLike[str]) -> tuple[list[Row], list[str]]:
-    """Read what can be read, and say what could not; arguments as for :func:`read_rows`.
+def recover_rows(path: str | os.PathLike[str], below: bool = False) -> tuple[list[Row], list[str]]:
+    """Read what can be read, and say what could not; arguments as for :func:`result_files`.
 
     Returns:
         The rows, and one sentence for each thing that is wrong, with the file's name; each is also logged.
@@ -320,15 +337,9 @@ def recover_rows(path: str | os.PathLike[str]) -> tuple[list[Row], list[str]]:
     Raises:
         ValueError: If there is no results file at all.
     """
-    path = Path(path)
-    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path] if os.path.lexists(path) else []
-    if not files:
-        below = sorted({str(file.parent) for file in path.rglob("*.jsonl")})
-        hint = f"; these folders below it do: {', '.join(below)}" if below else ""
-        raise ValueError(f"results: {str(path)!r} holds no file <cell>.jsonl{hint}")
     rows: list[Row] = []
     problems: list[str] = []
-    for file in files:
+    for file in result_files(path, below):
         found, faults = recover_cell(file)
         rows, problems = [*rows, *found], [*problems, *faults]
     return rows, problems

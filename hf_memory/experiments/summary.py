@@ -57,6 +57,8 @@ def study_key(row: Row) -> tuple[str, str, tuple[int, int]]:
 def studies(rows: Iterable[Row]) -> list[list[Row]]:
     """Split rows into studies, groups whose values may stand in one plot.
 
+    An arm that was run at several sizes is named with its parameters, and each is one of its own.
+
     Raises:
         ValueError: If one study holds rows of several data versions; the message names the cells of each.
     """
@@ -65,7 +67,18 @@ def studies(rows: Iterable[Row]) -> list[list[Row]]:
         groups.setdefault(study_key(row), []).append(row)
     for group in groups.values():
         check_comparable(group)
-    return [groups[key] for key in sorted(groups)]
+    return [_apart(groups[key]) for key in sorted(groups)]
+
+
+def _apart(rows: Sequence[Row]) -> list[Row]:
+    """The rows of a study; an arm that was run at several sizes is several ones, each with its parameters' number."""
+    sizes: dict[str, set[int]] = {}
+    for row in rows:
+        sizes.setdefault(row.arm, set()).add(row.parameters)
+    return [
+        dataclasses.replace(row, arm=f"{row.arm}, {row.parameters:,} parameters") if len(sizes[row.arm]) > 1 else row
+        for row in rows
+    ]
 
 
 def check_comparable(rows: Sequence[Row]) -> None:
@@ -127,19 +140,28 @@ def counted_value(row: Row, metric: str | None = None) -> float:
     return measured.chance if math.isnan(measured.value) and measured.chance is not None else measured.value
 
 
+def chosen_rows(rows: Sequence[Row], metric: str | None = None) -> list[Row]:
+    """The rows of one arm whose values count, all of one learning rate.
+
+    Where a search had chosen the rate of some of the runs, the rows are theirs alone: those of the search itself were
+    chosen for their luck as well. Of several rates that one counts which was best on ``validation``.
+    """
+    own = [row for row in rows if len(row.learning_rate_grid) > 1] or list(rows)
+    if len({row.learning_rate for row in own}) < 2:
+        return own
+    best = best_learning_rate(own, metric).learning_rate
+    return [row for row in own if row.learning_rate == best]
+
+
 def curves(rows: Sequence[Row], metric: str | None = None) -> dict[str, dict[int, Point]]:
     """Values over the test lengths of one study, by arm and length.
 
-    Only the splits ``test_<length>`` enter. Where an arm was run at several learning rates, those rows count whose rate
-    was best on ``validation``.
+    Only the splits ``test_<length>`` enter, of the rows that :func:`chosen_rows` names.
     """
     check_comparable(rows)
     result: dict[str, dict[int, Point]] = {}
     for arm in arms(rows):
-        own = [row for row in rows if row.arm == arm]
-        if len({row.learning_rate for row in own}) > 1:
-            rate = best_learning_rate(own, metric).learning_rate
-            own = [row for row in own if row.learning_rate == rate]
+        own = chosen_rows([row for row in rows if row.arm == arm], metric)
         by_length: dict[int, list[Row]] = {}
         for row in sorted(own, key=lambda row: (row.length, -1 if row.seed is None else row.seed)):
             if row.split == f"test_{row.length}":

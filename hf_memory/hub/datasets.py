@@ -16,7 +16,7 @@ from hf_memory.data.cards import LICENSE, size_category, task_category
 from hf_memory.data.folders import working_folder
 from hf_memory.data.parquet import Configurations, config_names, export
 from hf_memory.data.specification import Specification, specify
-from hf_memory.experiments.results import Row, read_definition, read_rows, recover_rows
+from hf_memory.experiments.results import Row, read_definition, read_rows, recover_rows, result_files
 from hf_memory.hub.client import (
     CARD,
     MAIN,
@@ -96,7 +96,7 @@ def push_results(
     """Push result rows as a dataset, which :func:`load_results` reads back.
 
     Args:
-        results: Folder of result rows, or one file.
+        results: Folder with result rows in it or below it, or one file.
         repo_id: ``<namespace>/<name>`` of the dataset repository, which is made where it does not exist.
         revision: Branch to push to; the main branch by default.
         private: Whether a new repository is private.
@@ -107,12 +107,11 @@ def push_results(
         ValueError: There are no rows, or damaged ones, or the Hub refuses.
     """
     check_repo_id(repo_id)
-    rows, api = read_rows(results), HfApi(token=token)
+    rows, files, api = read_rows(results, below=True), result_files(results, below=True), HfApi(token=token)
     with working_folder(tempfile.gettempdir(), WORK) as temporary:
         folder = temporary / "rows"
         folder.mkdir()
         pq.write_table(rows_table(rows), folder / ROWS, write_page_checksum=True)
-        files = sorted(Path(results).glob("*.jsonl")) if Path(results).is_dir() else [Path(results)]
         cells = [{"cell": file.stem, "definition": json.dumps(encode(read_definition(file)))} for file in files]
         pq.write_table(pa.Table.from_pylist(cells), folder / CELLS, write_page_checksum=True)
         save_figures(rows, folder / FIGURES)

@@ -29,7 +29,8 @@ def push_space(
     """Push the page of result rows as a static Space: a table of all models that sorts and filters, and each study.
 
     Args:
-        results: Folder of result rows, or one file. What is damaged is named on the page.
+        results: Folder with result rows in it or below it, as sweeps and suites leave them, or one file. What is
+            damaged is named on the page.
         repo_id: ``<namespace>/<name>`` of the Space, which is made where it does not exist.
         revision: Branch to push to; the main branch by default.
         private: Whether a new Space is private.
@@ -41,7 +42,7 @@ def push_space(
         ValueError: There is no readable row, or the Hub refuses.
     """
     check_repo_id(repo_id)
-    rows, problems = recover_rows(str(results))
+    rows, problems = recover_rows(results, below=True)
     if not rows:
         raise ValueError(f"results: {str(results)!r} holds no readable row: {'; '.join(problems)}")
     api = HfApi(token=token)

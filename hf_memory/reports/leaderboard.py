@@ -5,7 +5,7 @@ from pathlib import Path
 
 from hf_memory.experiments.metrics import REACHED, extrapolation_length
 from hf_memory.experiments.results import Row
-from hf_memory.experiments.summary import best_learning_rate, curves, reference_levels, studies, title
+from hf_memory.experiments.summary import chosen_rows, curves, reference_levels, studies, title
 from hf_memory.reports.formats import UNKNOWN, count, rate, share, spread, words
 from hf_memory.reports.pages import write_single_page
 from hf_memory.reports.report import study_sections
@@ -19,7 +19,8 @@ BOUNDS = ("state bytes", "parameters", "training FLOPs")
 
 NOTE = (
     "One line for each model of each study: its mean over seeds at the longest test length, at the learning rate that "
-    f"was best, and the longest length up to which it is above {REACHED:g}. State bytes are those at that length. "
+    "was best, and without the runs of a search that others followed; and the longest length up to which it is above "
+    f"{REACHED:g}. State bytes are those at that length. "
     "Training FLOPs are 6 times the parameters without embeddings times the tokens seen, an estimate that leaves out "
     "embeddings and the head, and what a recurrence computes beyond its parameters."
 )
@@ -34,10 +35,7 @@ def leaderboard(rows: Sequence[Row]) -> PageTable:
 
 def _line(study: Sequence[Row], arm: str) -> TableLine:
     """What is known of an arm, in the order of :data:`COLUMNS`."""
-    own = [row for row in study if row.arm == arm]
-    if len({row.learning_rate for row in own}) > 1:
-        best = best_learning_rate(own).learning_rate
-        own = [row for row in own if row.learning_rate == best]
+    own = chosen_rows([row for row in study if row.arm == arm])
     points = {length: point.values for length, point in curves(own)[arm].items()}
     longest = max(points)
     row = next(row for row in own if row.length == longest and row.split.startswith("test_"))

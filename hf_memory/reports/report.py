@@ -10,7 +10,7 @@ from typing import Any
 
 from hf_memory.experiments.metrics import extrapolation_length
 from hf_memory.experiments.results import SWEEP_ENDING, Row, recover_rows
-from hf_memory.experiments.summary import best_learning_rate, check_comparable, curves, reference_levels, studies, title
+from hf_memory.experiments.summary import check_comparable, chosen_rows, curves, reference_levels, studies, title
 from hf_memory.reports.formats import UNKNOWN, rate, share, span, spread, words
 from hf_memory.reports.length_plots import figure_name, plot_length_curves
 from hf_memory.reports.pages import picture, write_single_page
@@ -68,10 +68,9 @@ def length_table(rows: Sequence[Row], metric: str | None = None) -> tuple[list[i
 
 def _facts(rows: Sequence[Row], metric: str | None) -> tuple[str, ...]:
     """What is known of an arm besides its values, in the order of :data:`FACTS`."""
-    rates = {row.learning_rate for row in rows}
-    best = best_learning_rate(rows, metric).learning_rate if len(rates) > 1 else rows[0].learning_rate
-    chosen = [row for row in rows if row.learning_rate == best]
-    tried = {value for row in chosen for value in row.learning_rate_grid} | rates
+    chosen = chosen_rows(rows, metric)
+    best = chosen[0].learning_rate
+    tried = {value for row in chosen for value in row.learning_rate_grid} | {row.learning_rate for row in rows}
     of_grid = f" (best of {len(tried)})" if len(tried) > 1 else ""
     seconds = {row.cell: row.train_seconds for row in chosen}
     points = curves(rows, metric)[rows[0].arm]

@@ -20,7 +20,7 @@ from hf_memory.experiments.results import (
     split_length,
     write_cell,
 )
-from hf_memory.experiments.summary import best_learning_rate, curves, reference_levels, studies
+from hf_memory.experiments.summary import best_learning_rate, chosen_rows, curves, reference_levels, studies
 from hf_memory.storage import decode, digest, encode
 from hf_memory.tasks import TASKS, task_class
 
@@ -146,6 +146,36 @@ def test_learning_rate_is_chosen_on_validation_alone():
         best_learning_rate([row for row in rows if row.split != "validation"])
     with pytest.raises(ValueError, match="one arm"):
         best_learning_rate([*rows, make_row(arm="gru")])
+
+
+def test_runs_of_a_search_do_not_count_where_others_followed_it():
+    search = [
+        make_row(learning_rate=rate, split=split, length=length, value=value)
+        for rate, value in ((1e-4, 0.9), (1e-3, 1.0))
+        for split, length in (("validation", 32), ("test_64", 64))
+    ]
+    final = [
+        make_row(learning_rate=1e-4, learning_rate_grid=(1e-4, 1e-3), split=split, length=length, value=0.8, seed=seed)
+        for seed in (1, 2)
+        for split, length in (("validation", 32), ("test_64", 64))
+    ]
+    assert curves([*search, *final])["lstm"][64].values == (0.8, 0.8)
+    assert {row.seed for row in chosen_rows([*search, *final])} == {1, 2}
+    assert curves(search)["lstm"][64].values == (1.0,)
+
+
+def test_an_arm_of_several_sizes_is_several_arms():
+    rows = [make_row(length=64, parameters=count, value=value) for count, value in ((1000, 0.5), (2000, 0.75))]
+    (study,) = studies([*rows, make_row(arm="gru", length=64)])
+    assert {arm: points[64].values for arm, points in curves(study).items()} == {
+        "lstm, 1,000 parameters": (0.5,), "lstm, 2,000 parameters": (0.75,), "gru": (0.75,),
+    }  # fmt: skip
+
+
+def test_cells_below_a_folder_are_read_once(tmp_path):
+    write_cell(tmp_path / "one", DEFINITION, [make_row()])
+    write_cell(tmp_path / "two" / "deep", DEFINITION, [make_row()])
+    assert read_rows(tmp_path, below=True) == read_rows(tmp_path / "one") == read_rows(tmp_path / "two", below=True)
 
 
 def test_value_that_is_no_number_counts_as_chance():

@@ -1,6 +1,7 @@
 """What a user with the package does, run in a process of its own; each function returns what it saw."""
 
 import json
+import shutil
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -162,7 +163,8 @@ def push_results_and_evaluate() -> dict[str, Any]:
     command("report ns/results --out published --revision main")
     command("push results --space me/leaderboard")
     control([])
-    command("push results --space me/leaderboard")
+    shutil.copytree("results", "all/of/results")
+    command("push all --space me/leaderboard")
     again = control()
     return {"equal": same, "rows": rows, "space_log": again}
 
