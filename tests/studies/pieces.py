@@ -38,7 +38,7 @@ def walk(steps: int, beat: Callable[[int], None]) -> int:
 
 
 def process(value: None, beat: Callable[[int], None]) -> dict[str, Any]:
-    return {"pid": os.getpid(), "threads": (torch.get_num_threads(), os.environ["OMP_NUM_THREADS"])}
+    return {"pid": os.getpid(), "threads": torch.get_num_threads(), "environment": dict(os.environ)}
 
 
 def hold(path: str, beat: Callable[[int], None]) -> None:

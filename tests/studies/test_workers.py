@@ -49,7 +49,10 @@ def test_a_pool_tells_of_steps_errors_and_deaths_and_goes_on(tmp_path):
         assert steps == sorted(steps)
         assert 1 < len(steps) < 50  # told now and then
         # One thread each; the worker stays between runs, and another one takes the place of the dead.
-        assert first[0]["threads"] == last[0]["threads"] == (1, "1")
+        assert first[0]["threads"] == last[0]["threads"] == 1
+        own = {"OMP_NUM_THREADS": "1", "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
+        assert own.items() <= first[0]["environment"].items()
+        assert "MALLOC_TRIM_THRESHOLD_" not in os.environ
         assert first[0]["pid"] != last[0]["pid"]
         again = endings(pool.run([("process", None), ("process", None)]))
         assert [value["pid"] for value, _ in again] == [last[0]["pid"]] * 2
