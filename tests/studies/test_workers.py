@@ -217,6 +217,8 @@ class FakeRay(types.ModuleType):
 def test_ray_gets_one_cpu_and_the_gpu_share_of_each_cell(tmp_path, monkeypatch):
     fake = FakeRay(lose=1)
     monkeypatch.setitem(sys.modules, "ray", fake)
+    services = types.SimpleNamespace(find_bootstrap_address=lambda directory: "127.0.0.1:6379")
+    monkeypatch.setitem(sys.modules, "ray._private.services", services)
     monkeypatch.setattr("hf_memory.studies.ray.prepare_process", lambda: None)
     cells = planned(tiny_recipe())[:4]
     found: list = []
