@@ -32,11 +32,12 @@ ATTEMPTS = 3
 nothing of the model, and may not come again.
 """
 
-STACKED_WORK = 40_000
-"""Width times tokens of a step up to which a stack is faster than its runs one after the other, on a CPU.
+STACKED_WIDTH, STACKED_WORK = 8, 10_000
+"""Width, and width times tokens of a step, up to which a stack is faster than its runs one after the other, on a CPU.
 
-Measured: at width 16, 512 and 2,048 tokens, 1.4 to 2.9 times the runs an hour; at width 64 and 512 tokens, 1.9 to 2.1
-times; at width 32 and 2,048 tokens 0.9 to 1, and less for recurrences with compiled loops, which stacks do not use.
+Measured at width 4 and 2,048 tokens: 1.2 to 2.5 times the runs an hour in stacks of seven, 0.9 to 1.3 in stacks of
+four; at width 8 and as many tokens 0.5 (Mamba) to 1.1 (attention). At width 16 GRU, S4D and attention would gain, 1.3
+to 1.8, but LSTM, Mamba and DeltaNet would take up to twice as long: stacks do without their compiled loops.
 """
 
 _CRASHES = (OSError, MemoryError)
@@ -182,8 +183,9 @@ def can_stack(cell: Cell) -> bool:
 def stack_pays(cell: Cell) -> bool:
     """Whether runs like this one are faster side by side: on a GPU, and on a CPU where a step is small."""
     longest = length_bounds(specify(cell.task, cell.config, **cell.data).train_length)[1]
-    work = cell.fields["hidden_size"] * cell.training["batch_size"] * longest
-    return torch.cuda.is_available() or work <= STACKED_WORK
+    width = cell.fields["hidden_size"]
+    is_small = width <= STACKED_WIDTH and width * cell.training["batch_size"] * longest <= STACKED_WORK
+    return torch.cuda.is_available() or is_small
 
 
 def as_stacks(cells: Sequence[Cell], size: int, workers: int = 1) -> list[tuple[Cell, ...]]:
