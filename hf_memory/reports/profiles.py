@@ -4,12 +4,13 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
-from hf_memory.names import file_name
+from hf_memory.names import check_names, file_name
 from hf_memory.reports.committed_figures import FIGURES, rows_digest
+from hf_memory.reports.formats import count, spread
 from hf_memory.reports.plotting import Drawing
 from hf_memory.reports.suite_page import entry_table, memory_table, profile_drawing
 from hf_memory.reports.tables import noted_markdown
-from hf_memory.studies.suites import Score, Suite, load_suite, read_scores
+from hf_memory.studies.suites import Score, Suite, by_memory, load_suite, read_scores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +51,29 @@ class Profiles:
         return [
             f"![Profile of {arm}]({path.relative_to(self.root).as_posix()})" for arm, path in paths if path.is_file()
         ]
+
+    def kind(self, arm: str, memory: str) -> str:
+        """How many of a mixer's runs solved their configuration of a kind of memory, of how many."""
+        solved, planned = by_memory(self.scores[arm])[memory]
+        return f"{solved} of {planned}"
+
+    def solved(self, arm: str, name: str) -> str:
+        """How many of a mixer's runs solved a configuration, of how many."""
+        own = self._score(arm, name)
+        return f"{own.solved} of {own.planned}"
+
+    def values(self, arm: str, name: str) -> str:
+        """The values of a mixer at a configuration, on rows of the training length."""
+        return spread(list(self._score(arm, name).values.values()))
+
+    def reached(self, arm: str, name: str) -> str:
+        """The longest test length that each of a mixer's runs reached at a configuration, the shortest first."""
+        return ", ".join(count(int(length)) for length in sorted(self._score(arm, name).reached.values()))
+
+    def _score(self, arm: str, name: str) -> Score:
+        own = {one.entry.name: one for one in self.scores[arm]}
+        check_names([name], own, "configuration")
+        return own[name]
 
     def drawings(self) -> dict[str, Drawing]:
         """The profiles by their file's name without its ending."""

@@ -10,6 +10,7 @@ import yaml
 import hf_memory.studies.sweep
 from hf_memory.experiments.metrics import extrapolation_length
 from hf_memory.reports.committed_figures import drawn_from
+from hf_memory.reports.formats import spread
 from hf_memory.reports.profiles import read_profiles
 from hf_memory.reports.reproduction import draw_figures, write_reproduction
 from hf_memory.reports.suite_page import entry_table, memory_table, profile_drawing, write_suite_page
@@ -166,6 +167,15 @@ def test_a_page_of_markdown_shows_the_mixers_for_which_a_suite_has_ended(tmp_pat
     found = read_profiles(tmp_path)["small-1"]
     assert list(found.scores) == ["lstm"]
     assert found.figures == []
+    parity = found.scores["lstm"][0]
+    assert (found.kind("lstm", "stateful"), found.kind("lstm", "stack")) == ("2 of 4", "0 of 2")
+    assert (found.solved("lstm", "parity"), found.solved("lstm", "hard")) == ("2 of 2", "0 of 2")
+    assert found.values("lstm", "parity") == spread(list(parity.values.values()))
+    assert found.reached("lstm", "hard") == ", ".join(
+        f"{n:.0f}" for n in sorted(found.scores["lstm"][1].reached.values())
+    )
+    with pytest.raises(ValueError, match="did you mean 'parity'"):
+        found.solved("lstm", "party")
     (drawn,) = draw_figures(tmp_path, ["small-1-lstm-cpu"])
     assert drawn_from(drawn) == found.digest_of("small-1-lstm-cpu") != found.digest_of("small-1-gru-cpu") == ""
     assert found.figures == ["![Profile of lstm](examples/results/small-1/figures/small-1-lstm-cpu.png)"]
