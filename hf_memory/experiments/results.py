@@ -279,8 +279,7 @@ def write_cell(folder: str | os.PathLike[str], definition: Mapping[str, Any], ro
     cell = digest(definition)
     if not rows:
         raise ValueError(f"rows: cell {cell} has none; a finished cell has at least one")
-    strangers = sorted({row.cell for row in rows} - {cell})
-    if strangers:
+    if strangers := sorted({row.cell for row in rows} - {cell}):
         raise ValueError(f"rows: cell must be {cell}, the digest of the definition, got {', '.join(strangers)}")
     lines = [json.dumps(row.to_json(), allow_nan=False) for row in rows]
     header = {"format": FORMAT, "cell": cell, "rows": len(rows), "definition": encode(definition)}
@@ -294,9 +293,8 @@ def _sha256(lines: Sequence[str]) -> str:
 
 def read_definition(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The definition in the header of a cell's file."""
-    return decode(
-        _header(Path(path), Path(path).read_text(encoding="utf-8", errors="replace").split("\n"))["definition"]
-    )
+    lines = Path(path).read_text(encoding="utf-8", errors="replace").split("\n")
+    return decode(_header(Path(path), lines)["definition"])
 
 
 def result_files(path: str | os.PathLike[str], below: bool = False) -> list[Path]:
@@ -308,12 +306,12 @@ def result_files(path: str | os.PathLike[str], below: bool = False) -> list[Path
     path = Path(path)
     if not path.is_dir() and os.path.lexists(path):
         return [path]
-    files = sorted(path.rglob("*.jsonl") if below else path.glob("*.jsonl"))
+    every = sorted(path.rglob("*.jsonl"))
+    files = {file.name: file for file in reversed(every) if below or file.parent == path}
     if not files:
-        folders = sorted({str(file.parent) for file in path.rglob("*.jsonl")})
-        hint = f"; these folders below it do: {', '.join(folders)}" if folders else ""
-        raise ValueError(f"results: {str(path)!r} holds no file <cell>.jsonl{hint}")
-    return list({file.name: file for file in reversed(files)}.values())[::-1]
+        hint = f"; these folders below it do: {', '.join(sorted({str(file.parent) for file in every}))}"
+        raise ValueError(f"results: {str(path)!r} holds no file <cell>.jsonl{hint if every else ''}")
+    return list(files.values())[::-1]
 
 
 def read_rows(path: str | os.PathLike[str], below: bool = False) -> list[Row]:
@@ -337,8 +335,7 @@ def recover_rows(path: str | os.PathLike[str], below: bool = False) -> tuple[lis
     Raises:
         ValueError: If there is no results file at all.
     """
-    rows: list[Row] = []
-    problems: list[str] = []
+    rows, problems = list[Row](), list[str]()
     for file in result_files(path, below):
         found, faults = recover_cell(file)
         rows, problems = [*rows, *found], [*problems, *faults]
@@ -401,12 +398,10 @@ def _check_belongs(row: Row, before: Sequence[Row], header: Mapping[str, Any] | 
     """Raise a ``ValueError`` for a row of another run than the one in the header, and for a split that is there."""
     if row.split in {other.split for other in before}:
         raise ValueError(f"row: split {row.split!r} is there already")
-    if header is None:
-        return
-    if row.cell != header["cell"]:
+    if header is not None and row.cell != header["cell"]:
         raise ValueError(f"row: cell {row.cell} is not that of its file")
     for name in ("arm", "mixer", "task", "seed"):
-        known = header["definition"].get(name)
+        known = header["definition"].get(name) if header is not None else None
         if known is not None and known != getattr(row, name):
             raise ValueError(f"row: {name} must be {known!r} as in the header, got {getattr(row, name)!r}")
 
