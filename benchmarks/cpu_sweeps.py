@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -90,8 +91,8 @@ def studies(scale: Scale) -> Iterator[Row]:
     for name, place in list(STUDIES.items())[: None if scale.judged else 1]:
         recipe = load_recipe(RECIPES / f"{name}.yaml")
         setting = next(s for s in make_settings(recipe) if all(s.place.get(k) == v for k, v in place.items()))
-        between = -(-recipe.training["steps"] // recipe.evaluate["points"]) if not recipe.evaluate.get("every") else 0
-        between = (between or recipe.evaluate["every"]) if scale.judged else WARM_UP + 1
+        every = recipe.evaluate.get("every") or math.ceil(recipe.training["steps"] / recipe.evaluate["points"])
+        between = every if scale.judged else WARM_UP + 1
         size = STUDY_STACK if scale.judged else 2
         runs = [
             shortened(setting.cell(recipe, "final", 3e-3, seed), between + WARM_UP, between) for seed in range(size)

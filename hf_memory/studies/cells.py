@@ -199,20 +199,14 @@ def as_stacks(cells: Sequence[Cell], size: int, workers: int = 1) -> list[tuple[
         return [(cell,) for cell in cells]
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
-        alike = dataclasses.replace(
-            cell, stage="search", learning_rate=1.0, seed=0, learning_rate_grid=(), data=_shared_data(cell.data)
-        )
+        data = {**cell.data, "seed": 0}
+        alike = dataclasses.replace(cell, stage="search", learning_rate=1.0, seed=0, learning_rate_grid=(), data=data)
         groups.setdefault(alike.digest, []).append(cell)
     stacks = []
     for group in groups.values():
         step = size if stack_pays(group[0]) and can_stack(group[0]) else 1
         stacks += [tuple(group[start : start + step]) for start in range(0, len(group), step)]
     return stacks
-
-
-def _shared_data(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Keywords of the dataset that the cells of a stack share."""
-    return {name: value for name, value in data.items() if name != "seed"}
 
 
 def state_of(results: Path, cell: Cell) -> Literal["finished", "failed", "open"]:
