@@ -11,12 +11,13 @@ import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numba
 import numpy as np
 import torch
 from numba import types
+from numba.core.caching import IndexDataCacheFile
 from numba.core.dispatcher import Dispatcher
 from numba.extending import overload
 
@@ -74,10 +75,36 @@ def compiled(function: Callable | None = None, *, sums: bool = False) -> Any:
     except RuntimeError:
         return numba.njit(**options)(function)
     if isinstance(dispatcher, Dispatcher):  # and not the function itself, where compilation is switched off
-        cache: Any = dispatcher
-        file = cache._cache._cache_file
-        file._source_stamp = (file._source_stamp, sources_digest())
+        cache = cast(Any, dispatcher)._cache
+        stamp = (cache._cache_file._source_stamp, sources_digest())
+        cache._cache_file = _CodeFiles(cache.cache_path, cache._impl.filename_base, stamp)
     return dispatcher
+
+
+class _CodeFiles(IndexDataCacheFile):
+    """A function's machine code on disk: a file for each signature, named by all that the code comes from.
+
+    Numba numbers its files and keeps an index of the numbers, which it writes before the code. Of processes that
+    compile at the same time, as the ranks of one job do, one can then read under its signature what was compiled for
+    another one, or by another release.
+    """
+
+    def save(self, key: Any, data: Any) -> None:
+        self._save_data(self._name(key), data)
+
+    def load(self, key: Any) -> Any:
+        try:
+            return self._load_data(self._name(key))
+        except OSError:
+            return None
+
+    def flush(self) -> None:
+        for file in Path(self._cache_path).glob(f"{Path(self._index_name).stem}.*.nbc"):
+            file.unlink(missing_ok=True)
+
+    def _name(self, key: Any) -> str:
+        origin = repr((key, self._version, self._source_stamp))
+        return self._data_name(int(hashlib.sha256(origin.encode()).hexdigest()[:16], 16))
 
 
 @functools.cache

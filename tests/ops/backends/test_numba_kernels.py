@@ -217,4 +217,4 @@ def test_machine_code_is_kept_in_the_folder_that_numba_is_told_of(tmp_path):
     )
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)
-    assert list(tmp_path.rglob("numba_common.load-*.nbi"))
+    assert list(tmp_path.rglob("numba_common.load-*.nbc"))
