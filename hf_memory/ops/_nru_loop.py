@@ -96,7 +96,7 @@ class NRULoop(torch.autograd.Function):
             num_heads: k.
             scale: 1 for a sum over the heads, 1 / k for a mean.
             relu_gains: Whether gains pass through a ReLU.
-            backend: ``"torch"``, or ``"triton"`` for a kernel that writes to the memory.
+            backend: ``"torch"``, or that of a kernel which writes to the memory.
 
         Returns:
             h and m after every step (T, R, B, D + M); gates (T, R, B, 2 k + 4 side); and of the layer norm what it gave

@@ -130,7 +130,7 @@ def nru(
         norm_bias: Shift of the layer norm (D,).
         initial_state: The pair h (B, D), m (B, M) before the first step; zeros where None.
         lengths: Steps that count in each row (B,), int64.
-        backend: ``"auto"``, ``"torch"`` or ``"triton"``, whose kernel writes to the memory in one piece.
+        backend: ``"auto"``, ``"torch"``, ``"numba"`` or ``"triton"``, whose kernels write to the memory in one piece.
         num_heads: Heads k.
         reduce: ``"mean"`` (published code) or ``"sum"`` (paper) over the heads.
         relu_gains: Pass the gains through a ReLU.

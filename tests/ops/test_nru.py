@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 
+from hf_memory.ops.backends.dispatch import use_backend
 from hf_memory.ops.nru import nru, nru_recurrent, nru_spectrum
 from tests.ops.cell_checks import (
     assert_compiles_without_unrolling,
@@ -28,7 +29,14 @@ OPTIONS = [
     {"num_heads": 1},
     {"num_heads": 4},
 ]
+LOOPS = pytest.mark.usefixtures("loop")
 MEMORY = {1: 9, 2: 8, 4: 9}  # 4 * 9 is a square whose side 6 is no multiple of 4
+
+
+@pytest.fixture(params=["torch", "numba"])
+def loop(request):
+    with use_backend(request.param):
+        yield
 
 
 def draw(num_heads=2, time=5, batch=4, width=3, size=5, memory=None, norm=False, dtype=torch.float64):
@@ -39,6 +47,7 @@ def draw(num_heads=2, time=5, batch=4, width=3, size=5, memory=None, norm=False,
     return inputs, [torch.rand(batch, size, dtype=dtype), torch.randn(batch, memory, dtype=dtype)]
 
 
+@LOOPS
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda o: "-".join(f"{k}={v}" for k, v in o.items()))
 @pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("time, lengths", [(1, None), (6, [0, 6, 3, 1])])
@@ -48,6 +57,7 @@ def test_loop_matches_the_definition_in_values_and_gradients(options, norm, time
     assert_same(partial(nru, **options), partial(nru_recurrent, **options), inputs, state, lengths)
 
 
+@LOOPS
 def test_float32_stays_close_to_float64():
     inputs, state = draw(4, 17, size=16, memory=16, norm=True, dtype=torch.float32)
     # Larger weights make the net chaotic: the definition in float32 is then as far from float64 as the loop.
@@ -55,6 +65,7 @@ def test_float32_stays_close_to_float64():
     assert_same(nru, nru_recurrent, inputs, state, tolerance=1e-5)
 
 
+@LOOPS
 @pytest.mark.parametrize("norm", [False, True])
 def test_numerical_gradients_agree_for_every_input_and_both_parts_of_the_state(norm):
     inputs, state = draw(1, 3, batch=2, width=2, size=3, memory=4, norm=norm)
@@ -68,6 +79,7 @@ def test_numerical_gradients_agree_for_every_input_and_both_parts_of_the_state(n
     assert torch.autograd.gradcheck(run, tensors)
 
 
+@LOOPS
 @pytest.mark.parametrize("reduce", ["mean", "sum"])
 def test_one_step_equals_the_equations_written_out_head_by_head(reduce):
     (x, w, b, u, g, b_g), (h, m) = draw(2, time=1, batch=1)
@@ -83,20 +95,24 @@ def test_one_step_equals_the_equations_written_out_head_by_head(reduce):
     torch.testing.assert_close(new_m[0], m[0] + (change / 2 if reduce == "mean" else change), rtol=0, atol=1e-12)
 
 
+@LOOPS
 @pytest.mark.parametrize("lengths", [None, [0, 3, 5, 2]])
 def test_pieces_continue_where_the_first_one_stopped(lengths):
     assert_split(partial(nru, num_heads=2), *draw(), None if lengths is None else torch.tensor(lengths))
 
 
+@LOOPS
 def test_final_state_is_that_of_the_row_cut_to_its_length():
     assert_lengths(partial(nru, num_heads=2), *draw(), torch.tensor([0, 3, 5, 2]))
 
 
+@LOOPS
 @pytest.mark.parametrize("norm", [False, True])
 def test_half_precision_is_computed_in_float32(norm):
     assert_half_precision(partial(nru, num_heads=2), *draw(norm=norm))
 
 
+@LOOPS
 @pytest.mark.parametrize("norm", [False, True])
 def test_replicas_side_by_side_equal_one_after_the_other(norm):
     assert_vmap(partial(nru, num_heads=2), *draw(norm=norm))
@@ -116,6 +132,7 @@ def test_spectrum_equals_the_jacobian_by_automatic_differentiation(norm):
     torch.testing.assert_close(nru_spectrum(x, *weights, num_heads=2), expected[None], rtol=0, atol=1e-8)
 
 
+@LOOPS
 @pytest.mark.parametrize("options", [{}, {"relu_directions": True}])
 def test_vanishing_directions_give_no_update_and_finite_gradients(options):
     inputs, state = draw()
@@ -128,6 +145,7 @@ def test_vanishing_directions_give_no_update_and_finite_gradients(options):
         assert all(result.isfinite().all() for result in results)
 
 
+@LOOPS
 def test_directions_whose_fifth_power_leaves_float32_keep_their_meaning():
     inputs, state = draw(dtype=torch.float32)
     inputs[4][4:] *= 1e9
@@ -137,10 +155,12 @@ def test_directions_whose_fifth_power_leaves_float32_keep_their_meaning():
     )
 
 
+@LOOPS
 def test_function_transforms_give_the_gradients_of_the_backward_pass():
     assert_function_transform(partial(nru, num_heads=2), *draw(norm=True))
 
 
+@LOOPS
 def test_a_compiled_caller_does_not_unroll_the_loop():
     assert_compiles_without_unrolling(partial(nru, num_heads=2), draw()[0])
 
@@ -152,6 +172,7 @@ def test_gpu_matches_the_definition_in_values_and_gradients(norm):
     assert_same_on_gpu(run, definition, *draw(norm=norm), torch.tensor([0, 5, 3, 1]))
 
 
+@LOOPS
 def test_arguments_are_left_as_they_were():
     inputs, state = draw(norm=True)
     copies = [tensor.clone() for tensor in (*inputs, *state)]
@@ -159,6 +180,7 @@ def test_arguments_are_left_as_they_were():
     assert all(torch.equal(a, b) for a, b in zip((*inputs, *state), copies, strict=True))
 
 
+@LOOPS
 def test_nan_in_the_input_reaches_the_later_outputs_of_its_row_only():
     inputs, _ = draw()
     inputs[0][1, 2, 0] = float("nan")

@@ -49,6 +49,7 @@ KERNELS = {
     ("selective_scan", "numba"): "hf_memory.ops.backends.numba_selective_scan",
     ("wkv", "numba"): "hf_memory.ops.backends.numba_wkv",
     ("slstm", "numba"): "hf_memory.ops.backends.numba_slstm",
+    ("nru", "numba"): "hf_memory.ops.backends.numba_nru",
     ("rms_norm", "numba"): "hf_memory.ops.backends.numba_rms_norm",
     ("rotation", "numba"): "hf_memory.ops.backends.numba_rotation",
     ("short_convolution", "numba"): "hf_memory.ops.backends.numba_short_convolution",
