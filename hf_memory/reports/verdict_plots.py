@@ -153,11 +153,13 @@ def _draw_side(
 def axis_of(expectation: Expectation, points: Sequence[SeedPoint]) -> tuple[float, float, float]:
     """Both ends of a row's axis, and the place of what never happens.
 
-    At least a tenth is shown of what is a share, so that equal values do not look far apart.
+    A reading passes or does not, and its axis has both. Of others at least a tenth is shown, of a share or of the
+    largest number, so that equal values do not look far apart.
     """
     values = [value for point in points for value in (point.left, point.right, point.threshold) if math.isfinite(value)]
+    values += [0.0, 1.0] if expectation.left.quantity.endswith("_reading") else []
     low, high = min(values, default=0.0), max(values, default=1.0)
-    least = 0.1 if expectation.left.quantity == "value" else 1e-3
+    least = 0.1 * (1 if expectation.left.quantity == "value" else max(1.0, abs(low), abs(high)))
     missing = max(least - (high - low), 0.0)
     pad = 0.05 * max(high - low, least)
     low, high = low - missing / 2 - pad, high + missing / 2 + pad

@@ -193,10 +193,12 @@ class Expectation:
         """Whether the relation holds between two numbers; None where they tell nothing.
 
         That is where one is NaN, where two runs that never got to a level are compared, and where a strict relation
-        meets equal sides.
+        meets equal sides that were both measured. A number that was written down beforehand is no measurement: whatever
+        equals it is not below it, and not above it.
         """
         bound = right + (self.margin if margin is None else margin)
-        if math.isnan(left) or math.isnan(bound) or (left == bound and (math.isinf(left) or "=" not in self.relation)):
+        tied = left == bound and isinstance(self.right, Measure) and (math.isinf(left) or "=" not in self.relation)
+        if math.isnan(left) or math.isnan(bound) or tied:
             return None
         return {">=": left >= bound, ">": left > bound, "<=": left <= bound, "<": left < bound}[self.relation]
 

@@ -107,3 +107,14 @@ def test_equal_values_do_not_look_far_apart():
     points = seed_points(Judgement(same, "agrees", {100: 0.7, 101: 0.71}, {100: 0.7, 101: 0.7}, ""))
     low, high, _ = axis_of(same, points)
     assert high - low == pytest.approx(0.11)
+    points = seed_points(Judgement(STEPS, "agrees", {100: 2000.0, 101: 2001.0}, {100: 2000.0, 101: 2000.0}, ""))
+    low, high, _ = axis_of(STEPS, points)
+    assert high - low == pytest.approx(220.11)
+
+
+def test_a_reading_has_an_axis_with_both_of_its_values():
+    left = {"arms": "lstm", "quantity": "seed_reading"}
+    reading = Expectation.from_json({"claim": "LSTM passes.", "left": left, "relation": ">=", "right": 1})
+    for value in (0.0, 1.0):
+        points = seed_points(Judgement(reading, "agrees", {100: value}, {100: 1.0}, ""))
+        assert axis_of(reading, points)[:2] == (-0.05, 1.05)

@@ -212,6 +212,17 @@ def test_equal_sides_and_runs_that_never_got_there_tell_nothing():
     assert judged(values, claim, history).tally == Tally(0, 0, 5)
 
 
+@pytest.mark.parametrize(
+    ("relation", "verdict"), [("<", "disagrees"), (">", "disagrees"), ("<=", "agrees"), (">=", "agrees")]
+)
+def test_what_equals_a_level_is_neither_below_nor_above_it(relation, verdict):
+    """A reading is 0 or 1: "it never passes" could not fail if a 1 that meets the 1 told nothing."""
+    judgement = judged(values_of([1.0] * 5), expect({"arms": "lstm"}, relation, 1))
+    assert (judgement.verdict, judgement.tally.holds + judgement.tally.fails) == (verdict, 5)
+    both = judged(values_of([1.0] * 5, [1.0] * 5), expect({"arms": "lstm"}, "<", {"arms": "gru"}))
+    assert (both.verdict, both.tally) == ("not decided", Tally(0, 0, 5))
+
+
 def test_a_claim_that_some_arm_does_it_is_judged_on_the_arm_that_the_search_names():
     ten = {"search": [0, 1], "final": [2, 3, 4, 5, 6]}
     by_arm = {"lstm": [0.9, 0.9, *[0.5] * 5], "gru": [0.6, 0.6, *[0.95] * 5]}
@@ -244,9 +255,9 @@ def test_relations_tell_nothing_with_nan():
         assert expect({"arms": "lstm"}, relation, 0.5).outcome(math.nan, 0.5) is None
     assert expect({"arms": "lstm"}, "<", 0.5).outcome(3.0, math.inf) is True
     assert expect({"arms": "lstm"}, "<", 0.5).outcome(math.inf, 3.0) is False
-    assert expect({"arms": "lstm"}, "<=", 0.5).outcome(math.inf, math.inf) is None
-    assert expect({"arms": "lstm"}, ">=", 0.5).outcome(0.5, 0.5) is True
-    assert expect({"arms": "lstm"}, ">", 0.5).outcome(0.5, 0.5) is None
+    assert expect({"arms": "lstm"}, "<=", {"arms": "gru"}).outcome(math.inf, math.inf) is None
+    assert expect({"arms": "lstm"}, ">=", {"arms": "gru"}).outcome(0.5, 0.5) is True
+    assert expect({"arms": "lstm"}, ">", {"arms": "gru"}).outcome(0.5, 0.5) is None
 
 
 def test_a_relation_reads_as_a_sentence():
