@@ -99,8 +99,9 @@ def test_a_checkpoint_of_the_repository_is_that_of_its_rows_and_answers_as_they_
     task = make_task(row.task, **row.task_knobs)
     ids, labels = task.sample(np.random.default_rng(0), row.length, 100)
     with torch.no_grad():
-        answers = load_for_task(str(folder), task)(torch.from_numpy(ids).long()).logits.argmax(-1).numpy()
-    value = evaluate_predictions(task, row.length, ids, labels, answers)[row.headline].value
+        logits = load_for_task(str(folder), task)(torch.from_numpy(ids).long()).logits
+    answers = logits.squeeze(-1) if task.problem_type == "regression" else logits.argmax(-1)
+    value = evaluate_predictions(task, row.length, ids, labels, answers.numpy())[row.headline].value
     assert value == pytest.approx(row.value(), abs=0.04)
     assert (
         f"[{folder.name}]({folder.name}) | {row.length} | {share(row.value())} |"

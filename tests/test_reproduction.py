@@ -85,5 +85,5 @@ def test_someone_elses_pandas_gives_every_value_of_the_table(record):
         place = next(one for one in study.places() if all(texts[axis] == str(value) for axis, value in one.items()))
         for split in {result.split for result in rows[["split"]].drop_duplicates().itertuples()}:
             values = fresh_values(rows, place, split, study.recipe.metric_name)
-            if len(values) and not rows.diverged.any():
+            if len(values):
                 assert texts[split].removeprefix("≥ ") == spread(list(values))

@@ -105,6 +105,9 @@ def runs_in_words(study: Study) -> str:
     crashed = sum(result.error is not None for result in results)
     text = f"{len(known)} of {len(results)} runs were measured"
     text += f"; {diverged} of them diverged and count as chance" if diverged else ""
+    left = [result.overflows for result in known if result.overflows]
+    where = ", ".join(sorted({split for splits in left for split in splits}))
+    text += f"; {len(left)} left the range of floats on tests ({where}) and count as chance there" if left else ""
     text += f"; {crashed} crashed, which is no measurement" if crashed else ""
     return f"{text}."
 

@@ -63,19 +63,27 @@ class Result:
 
     @property
     def has_diverged(self) -> bool:
-        """Whether the loss of the run is not a number."""
-        return any(math.isnan(row.measured("loss").value) for row in self.rows.values())
+        """Whether the loss on ``validation``, rows as those of training, is no number."""
+        return "validation" in self.rows and self._left_floats("validation")
+
+    @property
+    def overflows(self) -> tuple[str, ...]:
+        """Splits on which a run that did not diverge has a loss that is no number: its state outgrew floats there."""
+        return () if self.has_diverged else tuple(filter(self._left_floats, self.rows))
+
+    def _left_floats(self, split: str) -> bool:
+        return math.isnan(self.rows[split].measured("loss").value)
 
     def value(self, split: str, metric: str) -> float:
-        """Value of a metric on a split; the chance level for a diverged run.
+        """Value of a metric on a split; the chance level for a diverged run, and where the loss there is no number.
 
         Raises:
             ValueError: If the cell is not finished, or has no such split.
         """
-        if self.has_diverged:
-            return self.chance(split, metric)
         if split not in self.rows:
             raise ValueError(f"split: {self.cell.name} has no {split!r} (known: {', '.join(self.rows)})")
+        if self.has_diverged or self._left_floats(split):
+            return self.chance(split, metric)
         return self.rows[split].value(metric)
 
     def chance(self, split: str, metric: str) -> float:

@@ -7,13 +7,18 @@ import pandas
 
 
 def read_rows(record: Path) -> pandas.DataFrame:
-    """Every number of every run that a sweep's record names: a line for each cell, split and metric."""
-    lines = []
-    for cell in json.loads(record.read_text())["cells"]:
-        path = record.parent / f"{cell['digest']}.jsonl"
+    """Every number of every run that a sweep's record names: a line for each cell, split and metric.
+
+    Where the loss is no number the value is that of chance.
+    """
+    sweep, lines = json.loads(record.read_text()), []
+    folder = record.parent / sweep.get("runs_in", ".")
+    for cell in sweep["cells"]:
+        path = folder / f"{cell['digest']}.jsonl"
         if not path.is_file():
             continue
         for row in map(json.loads, path.read_text().splitlines()[1:]):
+            diverged = row["metrics"]["loss"]["value"] == "NaN"
             lines += [
                 {
                     "place": json.dumps(cell["place"], sort_keys=True),
@@ -23,8 +28,8 @@ def read_rows(record: Path) -> pandas.DataFrame:
                     "seed": cell["seed"],
                     "split": row["split"],
                     "metric": metric,
-                    "value": measured["value"],
-                    "diverged": isinstance(row["metrics"]["loss"]["value"], str),
+                    "value": measured["chance"] if diverged else measured["value"],
+                    "diverged": diverged,
                 }
                 for metric, measured in row["metrics"].items()
             ]

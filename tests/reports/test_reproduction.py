@@ -10,7 +10,6 @@ import matplotlib.image
 import pytest
 import yaml
 
-from hf_memory.experiments.results import split_length
 from hf_memory.reports.committed_figures import drawn_from
 from hf_memory.reports.report import write_report
 from hf_memory.reports.reproduction import (
@@ -203,15 +202,17 @@ def test_every_reference_of_the_template_is_one_that_the_runs_will_hold(name, tm
 def with_rows(recipe):
     """A sweep with the splits that its runs will have; runs of the search are taken for fresh ones as well."""
     values = {(arm, 1e-3, seed): 0.75 for arm in recipe.arms for seed in recipe.seeds["search"]}
-    splits = {str(place): set(recipe.specification_at(place).splits) for place in recipe.places()}
-    numbered = {
-        split for found in splits.values() for split in found if split == "test" or split_length(split) is not None
-    }
+    splits = {str(place): {*recipe.specification_at(place).splits} - {"train"} for place in recipe.places()}
+    asked = {measure.metric for item in recipe.expectations for measure in item.measures} - {None}
     history = {arm: [(1, 0.5), (2, 0.6), (3, 0.75)] for arm in recipe.arms}
-    study = made_up(recipe, values, dict.fromkeys(["validation", *sorted(numbered)], 0.0), history)
+    study = made_up(recipe, values, dict.fromkeys(sorted(set().union(*splits.values())), 0.0), history)
     results = []
     for result in study.results:
-        rows = {split: row for split, row in result.rows.items() if split in splits[str(dict(result.cell.place))]}
+        own = {split: row for split, row in result.rows.items() if split in splits[str(dict(result.cell.place))]}
+        rows = {
+            split: dataclasses.replace(row, metrics=dict.fromkeys(asked, row.metrics[row.headline]) | row.metrics)
+            for split, row in own.items()
+        }
         searched = dataclasses.replace(result, rows=rows)
         fresh = dataclasses.replace(searched, cell=dataclasses.replace(result.cell, stage="final"))
         results += [searched, fresh] if recipe.seeds["looks"] else [searched]

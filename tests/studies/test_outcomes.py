@@ -10,6 +10,7 @@ import pytest
 
 from hf_memory.experiments.results import cell_path, write_cell
 from hf_memory.reports.report import write_report
+from hf_memory.reports.study_page import runs_in_words
 from hf_memory.studies.cells import failure_path, find_failures, read_failure, state_of
 from hf_memory.studies.outcomes import assemble, choose, find_records, read_study, record_path, write_record
 from hf_memory.studies.plans import make_settings, search_cells
@@ -53,6 +54,18 @@ def test_a_diverged_run_is_at_chance_and_never_chosen():
     assert choice.curve == {1e-3: 0.51, 1e-2: 9 / 16}  # the best guess at 8 bits is right in 9 of 16
     assert chosen({1e-3: math.nan, 1e-2: 0.5}).learning_rate == 1e-2
     assert chosen({1e-3: math.nan, 1e-2: math.nan}).curve == {1e-3: 9 / 16, 1e-2: 9 / 16}
+
+
+def test_a_state_that_outgrows_floats_on_one_test_counts_as_chance_there_alone():
+    recipe = tiny_recipe(arms={"lstm": {}}, learning_rates=[1e-3], seeds={"search": [0]})
+    splits = {"validation": 0.0, "test_8": 0.0, "test_12": math.nan}
+    study = made_up(recipe, {("lstm", 1e-3, 0): 0.9}, splits)
+    (result,) = study.results
+    assert (result.has_diverged, result.overflows) == (False, ("test_12",))
+    assert [result.value(split, recipe.metric_name) for split in splits] == [0.9, 0.9, 13 / 24]
+    assert runs_in_words(study) == (
+        "1 of 1 runs were measured; 1 left the range of floats on tests (test_12) and count as chance there."
+    )
 
 
 def finished(folder, history=True):
