@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 
-from hf_memory.ops.backends.dispatch import use_backend
+from hf_memory.ops.backends.dispatch import resolve_backend, use_backend
 from hf_memory.ops.nru import nru, nru_recurrent, nru_spectrum
 from tests.ops.cell_checks import (
     assert_compiles_without_unrolling,
@@ -36,6 +36,7 @@ MEMORY = {1: 9, 2: 8, 4: 9}  # 4 * 9 is a square whose side 6 is no multiple of 
 @pytest.fixture(params=["torch", "numba"])
 def loop(request):
     with use_backend(request.param):
+        assert resolve_backend("nru", "auto", device=torch.device("cpu"), dtype=torch.float64) == request.param
         yield
 
 
