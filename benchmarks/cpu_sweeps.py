@@ -33,7 +33,7 @@ WARM_UP = 10
 
 STUDIES = {
     "r7_one_layer_widths": {"arm": "mamba", "width": 64},
-    "r12_state_tracking": {"arm": "lstm", "config": "a4_k8", "depth": 1, "training.stop_at": None},
+    "r12_state_tracking": {"arm": "lstm", "config": "a4_k8", "depth": 1},
     "r14_copying_blanks": {"arm": "gru"},
     "r17_interval_counting": {"arm": "lstm", "width": 8},
 }

@@ -126,7 +126,7 @@ SCHEMA: dict[str, Kind] = {
             "every": Number(1, 10**9, whole=True),
             "splits": ListOf(Text(), distinct=True),
             "rows": Number(1, 10**9, whole=True),
-            "crossing": Number(),
+            "crossing": Maybe(Number()),
             "slices": MapOf(ListOf(Text(), least=1, distinct=True)),
             **dict.fromkeys(("mechanisms", "generate", "decays"), Flag()),
         }

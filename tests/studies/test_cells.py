@@ -211,6 +211,20 @@ def test_all_splits_are_evaluated_at_the_first_crossing_and_once(tmp_path):
     assert missed.at_crossing("test_12", METRIC) == missed.rows["test_12"].value()
 
 
+def test_a_run_at_its_first_crossing_is_what_it_would_have_been_had_it_stopped_there(tmp_path):
+    changes = {"data": {"length": 8, "test_lengths": [8, 12], "num_validation": 16, "num_test": 16}}
+    plan, looks = {"steps": 9, "batch_size": 8}, {"points": 3, "rows": 16}
+    level = 0.0
+    whole = cell_of(**changes, training=plan, evaluate={**looks, "crossing": level})
+    stopped = cell_of(**changes, training={**plan, "stop_at": level}, evaluate=looks)
+    run_cell(whole, tmp_path)
+    run_cell(stopped, tmp_path)
+    results = [assemble(tmp_path, tiny_recipe(), [(c.digest, c)]).results[0] for c in (whole, stopped)]
+    assert results[0].crossing == results[1].history[-1].steps < 9
+    for split in ("validation", "test_8", "test_12"):
+        assert results[0].at_crossing(split, METRIC) == results[1].value(split, METRIC)
+
+
 def test_written_answers_are_judged_beside_those_of_teacher_forcing(tmp_path):
     data = {"length": 4, "test_lengths": [4], "num_validation": 16, "num_test": 16, "alphabet_size": 3}
     changes = {"task": "string_copy", "data": data, "evaluate": {"points": 0, "generate": True}}
