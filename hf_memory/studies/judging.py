@@ -15,6 +15,7 @@ from hf_memory.experiments.metrics import extrapolation_length
 from hf_memory.studies.expectations import Expectation, Measure
 from hf_memory.studies.outcomes import Result, Study
 from hf_memory.studies.statistics import (
+    HOLD,
     bump,
     cycle_reading,
     grid_regret,
@@ -25,6 +26,7 @@ from hf_memory.studies.statistics import (
     window,
 )
 from hf_memory.studies.verdicts import LOOKS, Tally, Verdict, decide, decide_in_looks
+from hf_memory.tasks import task_class
 
 
 class UndecidedError(ValueError):
@@ -300,6 +302,20 @@ def _of_tests(result: Result, measure: Measure, metric: str) -> float:
     return value - read(measure.minus, metric) if measure.minus else value
 
 
+def _held(
+    result: Result, measure: Measure, metric: str, curve: list[tuple[int, float]], level: float
+) -> list[tuple[int, float]]:
+    """Looks of a run; where its own rule ended it above ``level``, its last look stands for those that it was spared.
+
+    A level counts once it is held, and a run that ends at its first look above ``stop_at`` would not hold any: the
+    faster it learned, the less.
+    """
+    stop_at = result.cell.training.get("stop_at")
+    judged = measure.split == "validation" and metric == task_class(result.cell.task).headline_metric
+    ended = stop_at is not None and judged and level <= stop_at < curve[-1][1]
+    return [*curve, *([curve[-1]] * (HOLD - 1))] if ended else curve
+
+
 def _quantity(result: Result, measure: Measure, metric: str) -> float:
     """A measure of one run. A run that diverged never gets to a level.
 
@@ -314,7 +330,8 @@ def _quantity(result: Result, measure: Measure, metric: str) -> float:
         raise UndecidedError(str(error)) from error
     if measure.quantity == "steps_to":
         best = max((value for _, value in curve if not math.isnan(value)), default=math.nan)
-        steps = steps_to(curve, measure.theta * best if measure.of_best else measure.theta)
+        level = measure.theta * best if measure.of_best else measure.theta
+        steps = steps_to(_held(result, measure, metric, curve, level), level)
         return math.inf if steps is None else float(steps)
     values = [value for _, value in curve if not math.isnan(value)]
     found = late_drop(values) if measure.quantity == "late_drop" else bump(curve)

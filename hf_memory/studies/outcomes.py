@@ -108,8 +108,10 @@ class Result:
         """Value of a metric on a split at the first crossing; at the end for a run that never crossed, or diverged.
 
         Raises:
-            ValueError: If the cell is not finished, or the split was not evaluated then.
+            ValueError: If the cell is not finished, its history is lost, or the split was not evaluated then.
         """
+        if not self.history and not self.has_diverged:
+            raise ValueError(f"history: {self.cell.name} has no looks, so that nobody knows its first crossing")
         steps = self.crossing
         if steps is None or self.has_diverged:
             return self.value(split, metric)
@@ -384,7 +386,7 @@ def _read_result(folder: Path, digest: str, cell: Cell, problems: list[str]) -> 
         if strangers:
             rows, missing = [], [*missing, f"{path.name} holds rows of another run ({'; '.join(strangers)})"]
     history = read_history(folder, digest)
-    if rows and cell.evaluate.get("points") and not history:
+    if rows and (cell.evaluate.get("points") or cell.evaluate.get("every")) and not history:
         missing = [*missing, f"{path.name}: its evaluations during training are lost"]
     error = None if rows else read_failure(folder, digest)
     problems += missing + ([f"{cell.name} crashed: {error}"] if error else [])

@@ -12,6 +12,9 @@ from collections.abc import Mapping, Sequence
 BEYOND = 0.05
 """How far above the level of a plateau a run has left it."""
 
+HOLD = 3
+"""Evaluations in a row that must reach a level before it counts."""
+
 FOUR_POINTS = (1e-4, 4.64e-4, 2.15e-3, 1e-2)
 """The learning rates of Arora et al. (2024, Zoology): four points, evenly spaced on a logarithmic axis."""
 
@@ -62,7 +65,7 @@ def best_of_n(values: Sequence[float]) -> list[float]:
     ]
 
 
-def steps_to(points: Sequence[tuple[int, float]], theta: float, hold: int = 3) -> int | None:
+def steps_to(points: Sequence[tuple[int, float]], theta: float, hold: int = HOLD) -> int | None:
     """Steps at the first of ``hold`` evaluations in a row that reach ``theta``; None for a run that never holds it.
 
     Args:

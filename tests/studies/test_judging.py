@@ -73,6 +73,26 @@ def test_a_window_counts_the_rates_that_a_seed_solved():
         by_seed(study, measure(quantity="grid_regret"))
 
 
+@pytest.mark.parametrize(
+    ("stop_at", "split", "last", "expected"),
+    [
+        (0.98, "validation", 0.985, 4.0),
+        (0.98, "validation", 0.97, math.inf),  # it went on to its last step, and was above at one look
+        (0.98, "test_8", 0.985, math.inf),  # the rule looks at validation alone
+        (0.85, "validation", 0.985, math.inf),  # it ended below the level that is asked for
+        (None, "validation", 0.985, math.inf),
+    ],
+)
+def test_a_run_that_its_own_rule_ended_above_a_level_holds_it(stop_at, split, last, expected):
+    study = made_up(tiny_recipe(training={"steps": 8, "stop_at": stop_at}, seeds=THREE), values_of((1.0, 1.0, 1.0)))
+    looks = [HistoryPoint(step, split, {"token_accuracy": value}) for step, value in ((1, 0.4), (4, last))]
+    study = dataclasses.replace(
+        study, results=tuple(dataclasses.replace(result, history=looks) for result in study.results)
+    )
+    found = by_seed(study, measure(quantity="steps_to", theta=0.9, split=split))[0]
+    assert found == dict.fromkeys(range(3), expected)
+
+
 def made_history(result, curve):
     """Looks at validation of one run."""
     point = made_up(tiny_recipe(), {("lstm", 1e-3, 0): 1.0}, history={"lstm": curve}).results[0].history
@@ -321,9 +341,13 @@ def test_readings_are_one_where_a_run_passes():
 
 def test_tests_at_the_first_crossing_are_read_off_the_history():
     recipe = tiny_recipe(seeds=THREE, evaluate={"points": 4, "crossing": 0.85})
-    study = made_up(recipe, values_of((0.9, 0.8, 1.0)), history={"lstm": [(1, 0.5), (2, 0.86), (4, 0.95)]})
+    looks = {"lstm": [(1, 0.5), (2, 0.86), (4, 0.95)], "gru": [(1, 0.5), (4, 0.5)]}
+    study = made_up(recipe, values_of((0.9, 0.8, 1.0)), history=looks)
     tests = [HistoryPoint(2, name, {"token_accuracy": value}) for name, value in (("test_8", 0.92), ("test_12", 0.6))]
-    crossed = [dataclasses.replace(r, history=[*r.history, *tests]) if r.history else r for r in study.results]
+    crossed = [
+        dataclasses.replace(r, history=[*r.history, *(tests if r.cell.place["arm"] == "lstm" else [])])
+        for r in study.results
+    ]
     study = dataclasses.replace(study, results=tuple(crossed))
     assert study.results[0].crossing == 2
     at = {"split": "test_12", "when": "crossing"}
@@ -337,6 +361,8 @@ def test_tests_at_the_first_crossing_are_read_off_the_history():
     lost = dataclasses.replace(study.results[0], history=study.results[0].history[:-2])
     with pytest.raises(ValueError, match="no 'token_accuracy' on 'test_12' at its first crossing"):
         lost.at_crossing("test_12", "token_accuracy")
+    with pytest.raises(ValueError, match="has no looks"):
+        dataclasses.replace(lost, history=[]).at_crossing("test_12", "token_accuracy")
 
 
 def test_an_arm_is_judged_at_the_first_depth_that_learned():
