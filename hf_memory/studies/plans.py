@@ -1,4 +1,4 @@
-"""From a recipe to its cells: settings with equal budgets, the search over learning rates, and the runs that follow."""
+"""From a recipe to its cells: settings, the search over learning rates, and the runs that follow."""
 
 import dataclasses
 import math
