@@ -37,7 +37,7 @@ from hf_memory.studies.judging import Judgement, judge_expectation, judge_study
 from hf_memory.studies.outcomes import Result, Study, assemble, find_records, read_cell, read_study, record_path
 from hf_memory.studies.recipes import Recipe
 from hf_memory.studies.recipes_yaml import load_recipe
-from hf_memory.studies.replication import read_replication
+from hf_memory.studies.replication import Replication, pooled, read_replication, summary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,8 +110,12 @@ class Reproduction:
     @property
     def replication(self) -> str:
         """The table of what held again with seeds that nobody had used; nothing before it was run."""
-        again = read_replication(self.folder / self.recipe.profile)
-        return "" if again is None else noted_markdown(replication_table(again, "again"))
+        return "" if self.again is None else noted_markdown(replication_table(self.again, "again"))
+
+    @property
+    def again(self) -> Replication | None:
+        """What held again with seeds that nobody had used; None before it was run."""
+        return read_replication(self.folder / self.recipe.profile)
 
     @property
     def runs(self) -> str:
@@ -239,7 +243,14 @@ def render(root: Path, recipes: Mapping[str, Reproduction], suites: Mapping[str,
     )
     template = environment.from_string((root / "examples" / "reproduction.md.jinja").read_text())
     old = withdrawn(root / "examples" / "withdrawn", [found.recipe for found in recipes.values()])
-    return template.render(recipes=recipes, suites=suites or {}, overview=overview(recipes), withdrawn=old)
+    again = [found.again for found in recipes.values() if found.again is not None]
+    return template.render(
+        recipes=recipes,
+        suites=suites or {},
+        overview=overview(recipes),
+        withdrawn=old,
+        replicated=summary(pooled(again)) if again else "",
+    )
 
 
 def read_reproductions(root: Path) -> dict[str, Reproduction]:

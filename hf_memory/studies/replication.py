@@ -260,6 +260,16 @@ class _Plan:
         return _Replicated(judged, found.results, problems=found.problems)
 
 
+def pooled(replications: Sequence[Replication]) -> Replication:
+    """The lines of several studies as those of one: a few lines of one study are too few to show a failure."""
+    first, *_ = replications
+    return dataclasses.replace(
+        first,
+        recipe=", ".join(found.recipe for found in replications),
+        lines=tuple(line for found in replications for line in found.lines),
+    )
+
+
 def _plain(measure: Any) -> Any:
     return dataclasses.replace(measure, over="mean")
 
@@ -276,8 +286,12 @@ def table(replication: Replication) -> list[tuple[str, ...]]:
 
 
 def summary(replication: Replication) -> str:
-    """One sentence: how many lines held, how many were expected to, and whether the study failed."""
+    """One sentence: how many lines held, how many were expected to, and whether the study failed.
+
+    Where the 5 % quantile is 0 there are too few lines for a failure to show, and the sentence says that instead.
+    """
     verdict = "the study failed" if replication.has_failed else "the study stands"
+    verdict = verdict if replication.fewest else "too few lines for a failure to show"
     seeds = f"{len(replication.seeds)} fresh seeds, {len(replication.searched)} of them with a search of their own"
     return (
         f"{replication.held} of {len(replication.lines)} lines hold again with {seeds}; {replication.expected:.1f} "

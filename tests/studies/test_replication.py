@@ -10,6 +10,7 @@ from hf_memory.studies.replication import (
     RECORD,
     Line,
     Replication,
+    pooled,
     read_replication,
     replicate,
     summary,
@@ -121,6 +122,12 @@ def test_a_study_fails_where_too_few_lines_hold_again():
         "2 of 10 lines hold again with 5 fresh seeds, 3 of them with a search of their own; 5.5 were expected, and at "
         "least 3 in 95 % of cases: the study failed"
     )
+    # Three lines of which none holds are no failure of one study, and are one of four such studies.
+    few = lines(*[False] * 3)
+    assert few.fewest == 0
+    assert summary(few).endswith("at least 0 in 95 % of cases: too few lines for a failure to show")
+    assert pooled([few] * 4).has_failed
+    assert summary(pooled([few] * 4)).startswith("0 of 12 lines hold again with 5 fresh seeds")
     assert table(failed)[1] == ("claim 0", "5 of 5", "5 of 5", "0.55", "yes")
     assert table(failed)[3] == ("claim 2", "5 of 5", "0 of 5", "0.55", "no")
 
