@@ -30,7 +30,7 @@ def test_every_recipe_is_at_hand():
         "r10_copying_rates", "r11_ablations", "r12_state_tracking", "r13_one_layer_limit", "r14_copying_blanks",
         "r15_pattern_length", "r16_denoising", "r17_interval_counting", "r18_phase", "r19_stale_errors",
         "r1_bit_parity", "r20_state_tracking", "r21_recall_at_equal_state", "r2_controlled_parity",
-        "r3_dyck", "r4_dyck_training", "r5_lr_windows", "r6_mqar_widths",
+        "r3_dyck", "r4_dyck_training", "r5_lr_windows", "r5_scale", "r6_mqar_widths",
         "r7_one_layer_widths", "r8_width_or_depth", "r9_bump",
     ]  # fmt: skip
 
@@ -49,7 +49,7 @@ def test_recipe_loads_and_is_what_its_record_says(path, profile):
 
 @pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
 def test_expectations_speak_of_axes_and_splits_that_the_cpu_run_has(path):
-    recipe = load_recipe(path, "cpu_long" if path.stem[:3] in ("r5_", "r6_") else "cpu")
+    recipe = load_recipe(path, "cpu_long" if "cpu_long" in yaml.safe_load(path.read_text())["profiles"] else "cpu")
     settings = make_settings(recipe)
     for expectation in recipe.expectations:
         for measure in expectation.measures:
