@@ -146,14 +146,21 @@ class Choice:
         learning_rate: The rate with the smallest loss on ``validation`` among those whose mean of the metric over seeds
             is within two standard errors of the largest.
         curve: That mean by rate.
+        losses: Mean of that loss over seeds by rate; infinite where a run diverged.
         best_per_seed: Mean over seeds of each seed's own best value.
         on_edge: Whether it lies on the edge of the grid.
     """
 
     learning_rate: float
     curve: Mapping[float, float]
+    losses: Mapping[float, float]
     best_per_seed: float
     on_edge: bool
+
+    def beats(self, other: float, by: float) -> bool:
+        """Whether the rate is better than another one by more than so much: in the metric, or in the loss of a tie."""
+        rate = self.learning_rate
+        return self.curve[rate] > self.curve[other] + by or self.losses[rate] < self.losses[other] - by
 
 
 @dataclasses.dataclass(frozen=True)
@@ -276,10 +283,10 @@ def choose(results: Sequence[Result], metric: str) -> Choice:
     alive = [rate for rate in curve if not any(run.has_diverged for run in runs[rate])] or list(curve)
     top = max(alive, key=lambda rate: curve[rate])
     near = curve[top] - 2 * _standard_error(runs[top], metric)
-    losses = {rate: statistics.fmean(_final_loss(run) for run in runs[rate]) for rate in alive if curve[rate] >= near}
-    best = min(losses, key=lambda rate: losses[rate])
+    losses = {rate: statistics.fmean(_final_loss(run) for run in runs[rate]) for rate in curve}
+    best = min((rate for rate in alive if curve[rate] >= near), key=lambda rate: losses[rate])
     per_seed = statistics.fmean(max(found) for found in by_seed.values())
-    return Choice(best, curve, per_seed, len(curve) > 1 and best in (min(curve), max(curve)))
+    return Choice(best, curve, losses, per_seed, len(curve) > 1 and best in (min(curve), max(curve)))
 
 
 def _final_loss(result: Result) -> float:

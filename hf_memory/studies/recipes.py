@@ -72,8 +72,9 @@ class Recipe:
             ``depth``, and any ``data.<keyword>``, ``model.<field>`` or ``training.<key>``.
         learning_rates: The grid of peak learning rates, rising.
         fixed_learning_rate: A rate of the grid that makes an arm of its own, "identical settings for all".
-        extend: How far the grid is extended where a best rate lies on its edge and is better than its neighbour by more
-            than ``tolerance``; for all arms together. None for never.
+        extend: How far the grid is extended where a chosen rate lies on its edge and is better than its neighbour by
+            more than ``tolerance``, in the metric or in the loss that decides a tie; for all arms together. None for
+            never.
         seeds: Seeds of the weights: ``search`` for every rate of the grid, then ``final`` for the chosen rate, and
             ``fixed`` for the fixed one. Without ``final`` seeds, those of the search count. ``looks``, the first ones
             of 5, 10 and 20, stand in place of both: seeds from 100 on, as many as the first look has and for the arms
