@@ -82,6 +82,10 @@ class Measure:
         if not self.arms:
             raise ValueError("arms must name at least one arm, got none")
 
+    def reads(self, place: Mapping[str, Any]) -> bool:
+        """Whether the runs at a place are among those that it is read off."""
+        return place["arm"] in self.arms and matches(place, self.at)
+
     @property
     def needs_history(self) -> bool:
         """Whether it is read off evaluations during training."""

@@ -138,9 +138,9 @@ class Recipe:
         _check_grid(self)
         _check_rates(self)
         _check_control(self)
-        _check_changed(self)
         for axes in (measure.at for item in self.expectations for measure in item.measures):
             check_names(axes, self.grid, "axis of at in an expectation")
+        _check_changed(self)
         specify(self.task, self.config, **self.data)
 
     @property
@@ -273,6 +273,8 @@ def _check_grid(recipe: Recipe) -> None:
     if by != "hidden" and recipe.sizing["value"] is None and "size" not in recipe.grid:
         raise ValueError(f"sizing: value must be given for sizing by {by}, or the axis size of grid")
     check_names(recipe.search_on, recipe.grid, "axis of search_on")
+    for axis, value in recipe.search_on.items():
+        check_names([value], recipe.grid[axis], f"{axis} of search_on")
     _check_places(recipe)
     depths = list(recipe.grid.get("depth", ()))
     if recipe.first_depth is not None and (not depths or depths != sorted(depths) or recipe.extend is not None):

@@ -15,19 +15,16 @@ import torch
 
 from hf_memory.data.specification import Specification, length_bounds
 from hf_memory.experiments.evaluation import GENERATED
-from hf_memory.experiments.further import DECAYS, is_slice
+from hf_memory.experiments.further import DECAYS, annotation_names, is_slice, slice_name
 from hf_memory.experiments.generation import answer_blocks
 from hf_memory.experiments.mechanisms import MEASURES
 from hf_memory.experiments.metrics import metric_names
 from hf_memory.mixers.auto import mixer_config
 from hf_memory.names import check_names
 from hf_memory.storage import is_file, read_json
-from hf_memory.studies.expectations import Expectation, Measure, matches
+from hf_memory.studies.expectations import Expectation, Measure
 from hf_memory.studies.recipes import Recipe
-from hf_memory.studies.statistics import FOUR_POINTS
-
-HOLD = 3
-"""Looks in a row above a level that make a task solved."""
+from hf_memory.studies.statistics import FOUR_POINTS, HOLD
 
 
 def check_readable(recipe: Recipe) -> None:
@@ -36,6 +33,8 @@ def check_readable(recipe: Recipe) -> None:
     Raises:
         ValueError: For the first one that the runs will not hold; it names the claim.
     """
+    if recipe.profile != "smoke":
+        _check_control(recipe)
     if recipe.profile != "smoke" and recipe.expectations:
         _check_to_the_end(recipe)
     for place in recipe.places():
@@ -47,9 +46,17 @@ def check_readable(recipe: Recipe) -> None:
         _check_metric(recipe, specification, "validation", recipe.metric_name, "metric")
         _check_length(recipe, specification, place)
         _check_answers(recipe, specification)
-        for claim, measure in _measures(recipe):
-            if place["arm"] in measure.arms and matches(place, measure.at):
+        _check_slices(recipe, specification)
+        for claim, measure in measures_of(recipe):
+            if measure.reads(place):
                 _check_measure(recipe, specification, measure, claim)
+
+
+def _check_control(recipe: Recipe) -> None:
+    """Raise where this profile has no run of the positive control, without which nothing is ever decided."""
+    measure = _control_of(recipe)
+    if measure is not None and not any(map(measure.reads, recipe.places())):
+        raise ValueError(f"control: at {dict(measure.at)} there is no run of {', '.join(measure.arms)} in this profile")
 
 
 def _check_length(recipe: Recipe, specification: Specification, place: Mapping[str, Any]) -> None:
@@ -73,6 +80,16 @@ def _check_answers(recipe: Recipe, specification: Specification) -> None:
             answer_blocks(torch.from_numpy(labels))
 
 
+def _check_slices(recipe: Recipe, specification: Specification) -> None:
+    """Raise where a metric is to be told apart that the task does not have, or by no annotation of its."""
+    part = specification.splits["validation"].parts[0]
+    length = length_bounds(part.length)[0]
+    for metric, annotations in (recipe.evaluate.get("slices") or {}).items():
+        known = [name for name in metric_names(part.task, length) if name != "loss"]
+        check_names([metric], known, "metric of evaluate.slices")
+        check_names(annotations, annotation_names(part.task, length), f"annotation of evaluate.slices.{metric}")
+
+
 def _check_to_the_end(recipe: Recipe) -> None:
     """Raise where runs that are judged end because they are bad: what they would have done later is not known."""
     for place in recipe.places():
@@ -80,26 +97,36 @@ def _check_to_the_end(recipe: Recipe) -> None:
             raise ValueError("training: give_up must be null where runs are judged, which go on to the end")
 
 
-def _measures(recipe: Recipe) -> list[tuple[str, Measure]]:
-    """Everything that is measured, with the claim that needs it."""
+def measures_of(recipe: Recipe) -> list[tuple[str, Measure]]:
+    """Everything that is measured, with the claim that needs it; that of the control is called ``control``."""
+    control = _control_of(recipe)
     found = [(item.claim, measure) for item in recipe.expectations for measure in item.measures]
-    if recipe.control is not None:
-        values = {key: value for key, value in recipe.control.items() if key != "at_least" and value}
-        found.append(("control", Measure.from_json(values)))
-    return found
+    return found if control is None else [*found, ("control", control)]
+
+
+def _control_of(recipe: Recipe) -> Measure | None:
+    """What is measured of the positive control."""
+    values = {key: value for key, value in (recipe.control or {}).items() if key != "at_least" and value}
+    return Measure.from_json(values) if values else None
 
 
 def _check_measure(recipe: Recipe, specification: Specification, measure: Measure, claim: str) -> None:
     """Check one measure at one place."""
     metric = measure.metric_in(recipe.metric_name)
-    if metric.startswith(GENERATED) and measure.needs_history:
+    sliced = is_slice(metric, recipe.evaluate.get("slices") or {})
+    at_end = sliced or metric in DECAYS or metric.startswith(GENERATED)
+    if at_end and (measure.needs_history or measure.when == "crossing"):
         raise ValueError(f"metric in {claim!r}: {metric} is measured at the end of a run alone; looks have the others")
+    if metric in MEASURES and not measure.needs_history:
+        raise ValueError(f"metric in {claim!r}: {metric} is measured at looks alone; the end of a run has the others")
     if measure.when == "crossing" and recipe.evaluate.get("crossing") is None:
         raise ValueError(f"when in {claim!r}: evaluate has no crossing")
     if measure.quantity == "longest_trained" and "length" not in recipe.grid:
         raise ValueError(f"quantity in {claim!r}: longest_trained needs the axis length of grid")
+    # Looks may be at the rows of training; the rows of results never are.
+    known = [name for name in specification.splits if name != "train" or measure.needs_history]
     for split in filter(None, (measure.split, measure.minus)):
-        check_names([split], specification.splits, f"split in {claim!r}")
+        check_names([split], known, f"split in {claim!r}")
         _check_metric(recipe, specification, split, metric, f"metric in {claim!r}")
     tests = [name for name in specification.splits if name.startswith("test_")]
     if measure.quantity == "extrapolation_length" and not tests:
@@ -117,13 +144,15 @@ def _check_measure(recipe: Recipe, specification: Specification, measure: Measur
 
 
 def _check_metric(recipe: Recipe, specification: Specification, split: str, metric: str, kind: str) -> None:
-    part = specification.splits[split].parts[0]
-    known = metric_names(part.task, length_bounds(part.length)[0])
-    further = [*(MEASURES if recipe.evaluate.get("mechanisms") else ())]
-    further += DECAYS if recipe.evaluate.get("decays") else ()
-    further += [f"{GENERATED}{name}" for name in known if name != "loss"] if recipe.evaluate.get("generate") else []
-    if not is_slice(metric, recipe.evaluate.get("slices") or {}):
-        check_names([metric], (*known, *further), kind)
+    parts, wanted = specification.splits[split].parts, recipe.evaluate
+    known = metric_names(parts[0].task, length_bounds(parts[0].length)[0])
+    further = [*(MEASURES if wanted.get("mechanisms") else ())]
+    further += [f"{GENERATED}{name}" for name in known if name != "loss"] if wanted.get("generate") else []
+    if len(parts) == 1:  # rows that mix laws are not told apart
+        slices = wanted.get("slices") or {}
+        further += [*(DECAYS if wanted.get("decays") else ()), *([metric] if is_slice(metric, slices) else ())]
+        further += [slice_name(name, note, low) for name in slices for note in slices[name] for low in (0, 1, 2, 4, 8)]
+    check_names([metric], (*known, *further), kind)
 
 
 def _where(place: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ again, so that a sweep that was stopped goes on, and two sweeps on one folder sh
 import dataclasses
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 

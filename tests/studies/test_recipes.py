@@ -135,6 +135,13 @@ def test_an_arm_is_kept_to_its_values_of_the_grid():
         tiny_recipe(arms={"gru": {"at": {"width": 8}}}, grid={"width": [4, 8]}, search_on={"width": 4})
 
 
+def test_smoke_runs_where_rates_are_searched(tmp_path):
+    control = {"arms": ["lstm"], "at_least": 0.9, "at": {"depth": 2}}
+    path = write(tmp_path, grid={"width": [8, 16], "depth": [1, 2]}, search_on={"width": 16}, control=control)
+    assert dict(load_recipe(path, "smoke").grid) == {"width": [16], "depth": [1]}
+    assert {cell.place["width"] for cell in planned(load_recipe(path, "smoke"))} == {16}
+
+
 def test_smoke_takes_a_few_steps_of_every_arm():
     recipe = load_recipe(FILES[0], "smoke")
     cells = planned(recipe)
@@ -198,6 +205,12 @@ def test_rates_without_a_point_are_numbers(tmp_path):
         ({"control": {"arms": ["lstm"], "at_least": 0.9, "at": {"width": 8}}}, "axis of at in control: 'width'"),
         ({"expectations": [{"claim": "x", "left": {"arms": "lstm", "at": {"depth": 2}}, "relation": ">=", "right": 1}]},
          "unknown axis of at in an expectation: 'depth'"),
+        ({"grid": {"width": [16, 64]}, "control": {"arms": ["lstm"], "at_least": 0.9, "at": {"width": 65}}},
+         "unknown width of at in 'control': '65'; did you mean '64'"),
+        ({"grid": {"width": [16, 64]}, "search_on": {"width": 65}}, "width of search_on: 65; did you mean '64'"),
+        ({"grid": {"width": [16]}, "profiles": {"cpu": {}, "full": {"grid": {"width": [64]}}},
+          "control": {"arms": ["lstm"], "at_least": 0.9, "at": {"width": 64}}},
+         "control: at {'width': 64} there is no run of lstm in this profile"),
         ({"name": "a/b"}, "name must be a word"),
         ({"training": {"steps": -1}}, "training.steps must be a whole number of at least 1 .*got -1"),
         ({"training": {"steps": 1.5}}, "training.steps must be a whole number .*got 1.5"),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from hf_memory.experiments.mechanisms import MEASURES
 from hf_memory.studies.outcomes import record_path, write_record
 from hf_memory.studies.recipes import Recipe
 from hf_memory.studies.registration import check_readable, check_registered
@@ -9,6 +10,7 @@ from hf_memory.studies.sweep import run_sweep
 from tests.studies.sweep_examples import planned, tiny_recipe
 
 CLAIM = {"claim": "LSTM learns.", "left": {"arms": "lstm"}, "relation": ">=", "right": 0.9}
+SLICED = {"evaluate": {"points": 3, "crossing": 0.9, "slices": {"token_accuracy": ["ones_so_far"]}, "decays": True}}
 
 
 def recipe_with(*claims, **changes) -> Recipe:
@@ -30,6 +32,36 @@ def recipe_with(*claims, **changes) -> Recipe:
         ({"when": "crossing"}, {}, "when in 'LSTM learns.': evaluate has no crossing"),
         ({"quantity": "longest_trained"}, {}, "longest_trained needs the axis length of grid"),
         ({"metric": "slowest_decay"}, {}, "unknown metric in 'LSTM learns.': 'slowest_decay'"),
+        ({"split": "train"}, {}, "unknown split in 'LSTM learns.': 'train'"),
+        ({"minus": "train"}, {}, "unknown split in 'LSTM learns.': 'train'"),
+        ({"split": "train", "quantity": "seed_reading"}, {}, "unknown split in 'LSTM learns.': 'train'"),
+        (
+            {"split": "train", "when": "crossing"},
+            {"evaluate": {"points": 3, "splits": ["validation", "train"], "crossing": 0.9}},
+            "'LSTM learns.': 'train'",
+        ),
+        ({}, {"control": {"arms": ["lstm"], "at_least": 0.9, "split": "train"}}, "split in 'control': 'train'"),
+        (
+            {},
+            {"control": {"arms": ["lstm"], "at_least": 0.9, "at": {"width": 4}}, "grid": {"width": [8]}},
+            "control: at {'width': 4} there is no run of lstm in this profile",
+        ),
+        (
+            {},
+            {"evaluate": {"slices": {"token_acuracy": ["ones_so_far"]}}},
+            "metric of evaluate.slices: 'token_acuracy'; did you mean 'token_accuracy'",
+        ),
+        ({}, {"evaluate": {"slices": {"loss": ["ones_so_far"]}}}, "metric of evaluate.slices: 'loss'"),
+        (
+            {},
+            {"evaluate": {"slices": {"token_accuracy": ["ones_so_fair"]}}},
+            "annotation of evaluate.slices.token_accuracy: 'ones_so_fair'; did you mean 'ones_so_far'",
+        ),
+        ({"metric": "token_accuracy_at_ones_so_far_3"}, SLICED, "did you mean 'token_accuracy_at_ones_so_far_1'"),
+        ({"metric": "token_accuracy_at_ones_so_far_4_to_8"}, SLICED, "'token_accuracy_at_ones_so_far_4_to_8'"),
+        ({"metric": "token_accuracy_at_depth_1"}, SLICED, "unknown metric in 'LSTM learns.'"),
+        ({"metric": "token_accuracy_at_ones_so_far_1", "quantity": "steps_to"}, SLICED, "at the end of a run alone"),
+        ({"metric": "token_accuracy_at_ones_so_far_1", "when": "crossing"}, SLICED, "at the end of a run alone"),
         ({}, {"metric": "nope"}, "unknown metric: 'nope'"),
         ({}, {"evaluate": {"splits": ["validaton"]}}, "evaluate: 'validaton' is no split of arm lstm"),
         ({}, {"training": {"give_up": [0.5, 0.5]}}, "give_up must be null where runs are judged"),
@@ -52,6 +84,8 @@ def test_what_they_will_hold_is_not():
         recipe_with({**CLAIM, "left": {"arms": "lstm", "quantity": "late_drop", "split": "test_8"}}, **looks)
     )
     check_readable(recipe_with({**CLAIM, "left": {"arms": "lstm", "metric": "sequence_accuracy"}}))
+    looks = {"evaluate": {"points": 3, "splits": ["validation", "train"]}}
+    check_readable(recipe_with({**CLAIM, "left": {"arms": "lstm", "quantity": "steps_to", "split": "train"}}, **looks))
 
 
 def registered(folder, recipe):
@@ -131,6 +165,19 @@ def test_measures_that_a_recipe_asks_for_are_known():
     prompts = {**writes, "task": "mqar", "data": {"length": 16, "test_lengths": [16], "num_kv_pairs": 2}}
     with pytest.raises(ValueError, match="the answer of a row must be one block"):
         check_readable(recipe_with(CLAIM, **prompts))
-    sliced = {"evaluate": {"slices": {"token_accuracy": ["depth"]}, "decays": True}}
-    for metric in ("token_accuracy_at_depth_2_to_3", "slowest_decay"):
-        check_readable(recipe_with({**CLAIM, "left": {"arms": "lstm", "metric": metric}}, **sliced))
+    for metric in ("token_accuracy_at_ones_so_far_2_to_3", "token_accuracy_at_ones_so_far_0", "slowest_decay"):
+        check_readable(recipe_with({**CLAIM, "left": {"arms": "lstm", "metric": metric}}, **SLICED))
+    recalls = {"task": "mqar", "data": {"length": 16, "test_lengths": [16], "num_kv_pairs": 2}}
+    looks = {**recalls, "evaluate": {"points": 3, "mechanisms": True}}
+    drop = {"arms": "lstm", "metric": MEASURES[0], "quantity": "late_drop"}
+    check_readable(recipe_with({**CLAIM, "left": drop}, **looks))
+    with pytest.raises(ValueError, match="is measured at looks alone"):
+        check_readable(recipe_with({**CLAIM, "left": {**drop, "quantity": "value"}}, **looks))
+
+
+def test_rows_that_mix_laws_are_not_told_apart():
+    mixed = {"task": "mqar", "config": "kv4_to_32_len128", "data": {}, "evaluate": {"slices": {"recall": ["distance"]}}}
+    sliced = {"arms": "lstm", "metric": "recall_at_distance_1", "split": "test_128_kv8"}
+    check_readable(recipe_with({**CLAIM, "left": sliced}, **mixed))
+    with pytest.raises(ValueError, match="unknown metric in 'LSTM learns.': 'recall_at_distance_1'"):
+        check_readable(recipe_with({**CLAIM, "left": {**sliced, "split": "validation"}}, **mixed))
