@@ -96,7 +96,8 @@ class Recipe:
         runs_of: Name of a recipe whose runs these are: nothing is trained, and its folder is read. None for own runs.
         control: The run that must work for anything else to count: the best of ``arms`` on ``split`` is ``at_least``.
         expectations: What the claim predicts, judged by :mod:`hf_memory.studies.judging`. One with ``for_each``, a list
-            of arms, stands for one expectation per arm, whose name takes the place of ``{arm}``.
+            of arms, stands for one expectation per arm, whose name takes the place of ``{arm}``. In a claim the steps
+            for which its runs are trained take the place of ``{steps}``.
         changed: Claims that were registered and are no more, each with its old wording as ``claim``, the ``date`` of
             the change, and ``why``.
     """
@@ -140,6 +141,7 @@ class Recipe:
         _check_control(self)
         for axes in (measure.at for item in self.expectations for measure in item.measures):
             check_names(axes, self.grid, "axis of at in an expectation")
+        object.__setattr__(self, "expectations", tuple(_with_steps(self, item) for item in self.expectations))
         _check_changed(self)
         specify(self.task, self.config, **self.data)
 
@@ -171,6 +173,11 @@ class Recipe:
         """Keys of ``training`` of a place."""
         arm = self.arms[place["arm"]]
         return {**self.training, **(arm.get("training") or {}), **self.at(place, "training")}
+
+    def steps_of(self, expectation: Expectation) -> list[int]:
+        """The steps for which the runs behind an expectation are trained; none where the profile has no such run."""
+        places = [place for place in self.places() if any(measure.reads(place) for measure in expectation.measures)]
+        return sorted({self.training_at(place)["steps"] for place in places})
 
     def data_at(self, place: Mapping[str, Any]) -> dict[str, Any]:
         """Keywords of the dataset of a place, without the number of training rows where the recipe leaves it open."""
@@ -230,6 +237,16 @@ def _filled(value: Any, arm: str) -> Any:
     if isinstance(value, (list, tuple)):
         return [_filled(item, arm) for item in value]
     return value.replace("{arm}", arm) if isinstance(value, str) else value
+
+
+def _with_steps(recipe: Recipe, expectation: Expectation) -> Expectation:
+    """An expectation with the steps of its runs in place of ``{steps}`` in its claim."""
+    steps = recipe.steps_of(expectation) or [recipe.training["steps"]]
+    if "{steps}" in expectation.claim and len(steps) > 1:
+        raise ValueError(
+            f"claim {expectation.claim!r}: its runs have several numbers of steps, {steps}; write them out"
+        )
+    return dataclasses.replace(expectation, claim=expectation.claim.replace("{steps}", f"{steps[0]:,}"))
 
 
 def _check_evaluate(recipe: Recipe) -> None:

@@ -6,6 +6,7 @@ folder whose record holds claims that have gone without a word.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ def check_readable(recipe: Recipe) -> None:
     """
     if recipe.profile != "smoke":
         _check_control(recipe)
+        _check_steps(recipe)
     if recipe.profile != "smoke" and recipe.expectations:
         _check_to_the_end(recipe)
     for place in recipe.places():
@@ -57,6 +59,19 @@ def _check_control(recipe: Recipe) -> None:
     measure = _control_of(recipe)
     if measure is not None and not any(map(measure.reads, recipe.places())):
         raise ValueError(f"control: at {dict(measure.at)} there is no run of {', '.join(measure.arms)} in this profile")
+
+
+def _check_steps(recipe: Recipe) -> None:
+    """Raise where a claim names another budget than that of its runs."""
+    for item in recipe.expectations:
+        found = re.findall(r"(?:within|trained for) (\d[\d,]*) steps", item.claim, re.IGNORECASE)
+        named, steps = {int(number.replace(",", "")) for number in found}, recipe.steps_of(item)
+        if named and steps and named != set(steps):
+            trained = " and ".join(f"{number:,}" for number in steps)
+            raise ValueError(
+                f"claim {item.claim!r}: its runs are trained for {trained} steps in the profile {recipe.profile}; "
+                "{steps} stands for their number"
+            )
 
 
 def _check_length(recipe: Recipe, specification: Specification, place: Mapping[str, Any]) -> None:

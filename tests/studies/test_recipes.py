@@ -110,6 +110,17 @@ def test_a_recipe_that_judges_the_runs_of_another_one_has_runs_of_its(stem, of):
     assert {cell.digest for cell in planned(recipe)} <= {cell.digest for cell in planned(other)}
 
 
+@pytest.mark.parametrize(
+    ("stem", "cpu"),
+    [("r1_bit_parity", 1600), ("r2_controlled_parity", 2000), ("r3_dyck", 2000), ("r4_dyck_training", 6000)],
+)
+def test_claims_of_the_poster_name_the_steps_of_their_profile(stem, cpu):
+    for profile, steps in (("cpu", cpu), ("full", 40_000)):
+        recipe = load_recipe(FILES[0].with_name(f"{stem}.yaml"), profile)
+        assert any(f"{steps:,} steps" in item.claim for item in recipe.expectations)
+        assert not any("{" in item.claim for item in recipe.expectations)
+
+
 def test_mixers_of_equal_state_hold_equally_many_numbers():
     for profile in ("cpu", "full"):
         recipe = load_recipe(FILES[0].with_name("r21_recall_at_equal_state.yaml"), profile)

@@ -143,6 +143,57 @@ def test_one_expectation_stands_for_several_arms():
     assert Recipe.from_json(recipe.to_json()) == recipe
 
 
+BUDGETS = {"arms": {"lstm": {}, "gru": {"training": {"steps": 40000}}}, "training": {"steps": 1600}}
+
+
+@pytest.mark.parametrize(
+    ("claim", "arms", "said"),
+    [
+        ("Trained for {steps} steps, it learns.", "lstm", "Trained for 1,600 steps, it learns."),
+        ("Within {steps} steps, it learns.", ["gru"], "Within 40,000 steps, it learns."),
+        ("Within {steps} steps, it learns.", "rnn", "Within 1,600 steps, it learns."),  # another profile has it
+    ],
+)
+def test_a_claim_is_told_the_steps_of_its_runs(claim, arms, said):
+    recipe = recipe_with(
+        {**CLAIM, "claim": claim, "left": {"arms": arms}, "plateau_counts": "thin" in claim}, **BUDGETS
+    )
+    assert [item.claim for item in recipe.expectations] == [said]
+    check_readable(recipe)
+    assert Recipe.from_json(recipe.to_json()) == recipe
+
+
+@pytest.mark.parametrize(
+    ("claim", "arms", "trained"),
+    [
+        ("Trained for 2,000 steps, it learns.", "lstm", "1,600"),
+        ("It learns WITHIN 16,000 steps.", "lstm", "1,600"),
+        ("Within 1600 steps, it learns.", "gru", "40,000"),
+        ("Within 1,600 steps, both learn.", ["lstm", "gru"], "1,600 and 40,000"),
+    ],
+)
+def test_a_claim_that_names_another_budget_than_that_of_its_runs_is_refused(claim, arms, trained):
+    recipe = recipe_with({**CLAIM, "claim": claim, "left": {"arms": arms}}, **BUDGETS)
+    with pytest.raises(ValueError, match=f"'{claim}': its runs are trained for {trained} steps in the profile cpu; "):
+        check_readable(recipe)
+    check_readable(recipe_with({**CLAIM, "claim": claim, "left": {"arms": arms}}, **BUDGETS, profile="smoke"))
+
+
+def test_a_claim_names_each_budget_of_its_runs():
+    both = {**CLAIM, "left": {"arms": ["lstm", "gru"]}}
+    check_readable(recipe_with({**both, "claim": "Within 1,600 steps, and within 40,000 steps, it learns."}, **BUDGETS))
+    with pytest.raises(ValueError, match=r"its runs have several numbers of steps, \[1600, 40000\]; write them out"):
+        recipe_with({**both, "claim": "Within {steps} steps, both learn."}, **BUDGETS)
+    given = {**CLAIM, "claim": "Within 1,600 steps, it learns.", "given": {"arms": "gru"}}
+    with pytest.raises(ValueError, match="trained for 1,600 and 40,000 steps"):
+        check_readable(recipe_with(given, **BUDGETS))
+    grid = {"training": {"steps": 1600}, "grid": {"training.steps": [5, 9]}}
+    one = {"arms": "lstm", "at": {"training.steps": 9}}
+    assert recipe_with({**CLAIM, "claim": "Within {steps} steps.", "left": one}, **grid).expectations[0].claim == (
+        "Within 9 steps."
+    )
+
+
 @pytest.mark.parametrize("mixer", ["hyena", "base_conv"])
 def test_a_filter_for_another_length_than_that_of_the_rows_is_refused(mixer):
     own = {"conv_kernel": 0} if mixer == "base_conv" else {}
