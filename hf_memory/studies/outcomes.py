@@ -27,7 +27,6 @@ from hf_memory.tasks import task_class
 
 logger = logging.getLogger(__name__)
 
-
 FORMAT = 1
 
 
@@ -329,13 +328,12 @@ def write_record(
         **({} if runs_in == "." else {"runs_in": runs_in}),
         "recipe": recipe.to_json(),
         "sizes": [{"place": setting.place, **dataclasses.asdict(setting.size)} for setting in settings],
-        "cells": [{"digest": cell.digest, **_cell_values(cell)} for cell in cells],
+        "cells": [
+            {"digest": cell.digest, **{field.name: getattr(cell, field.name) for field in dataclasses.fields(cell)}}
+            for cell in cells
+        ],
     }
     return write_text(record_path(results, recipe), json.dumps(sealed(encode(content)), indent=1) + "\n")
-
-
-def _cell_values(cell: Cell) -> dict[str, Any]:
-    return {field.name: getattr(cell, field.name) for field in dataclasses.fields(cell)}
 
 
 def find_records(results: Path) -> list[Path]:
@@ -349,24 +347,30 @@ def read_study(record: Path) -> Study:
     Raises:
         ValueError: If the record itself is damaged, or its rows are of several data versions; cells are named.
     """
+    study, cells, folder = read_record(record)
+    return dataclasses.replace(assemble(folder, study.recipe, cells), sizes=study.sizes, complete=study.complete)
+
+
+def read_record(record: Path) -> tuple[Study, list[tuple[str, Cell]], Path]:
+    """A sweep without its results, its cells with their digests, and the folder in which their runs lie.
+
+    Raises:
+        ValueError: The record is damaged.
+    """
     try:
         values = unsealed(read_json(record))
-        recipe = Recipe.from_json(values["recipe"])
         cells = [(cell.pop("digest"), read_cell(cell)) for cell in values["cells"]]
-        sizes, complete = tuple(values["sizes"]), bool(values["complete"])
-        folder = _runs_in(record, values)
+        study = Study(Recipe.from_json(values["recipe"]), (), tuple(values["sizes"]), bool(values["complete"]))
+        return study, cells, record.parent / str(values.get("runs_in", "."))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{record} is no record of a sweep ({error}); run the sweep again to rebuild it") from error
-    return dataclasses.replace(assemble(folder, recipe, cells), sizes=sizes, complete=complete)
+        raise ValueError(
+            f"{record} is no record of a sweep ({error}); restore it, or move it away and run the sweep again"
+        ) from error
 
 
 def runs_of_record(record: Path) -> Path:
     """The folder in which the runs of a sweep lie, by its record."""
-    return _runs_in(record, read_json(record))
-
-
-def _runs_in(record: Path, values: Mapping[str, Any]) -> Path:
-    return record.parent / str(values.get("runs_in", "."))
+    return read_record(record)[2]
 
 
 def read_cell(values: Mapping[str, Any]) -> Cell:

@@ -79,8 +79,7 @@ def make_settings(recipe: Recipe) -> list[Setting]:
     Raises:
         ValueError: If a setting cannot be sized or built; it is named.
     """
-    longest = max((_rows_needed(recipe, place) for place in recipe.places() if not _is_apart(recipe, place)), default=0)
-    settings = []
+    longest, settings = longest_run(recipe), []
     for place in recipe.places():
         num_train = _rows_needed(recipe, place) if _is_apart(recipe, place) else longest
         try:
@@ -88,6 +87,11 @@ def make_settings(recipe: Recipe) -> list[Setting]:
         except ValueError as error:
             raise ValueError(f"{', '.join(f'{name} {value}' for name, value in place.items())}: {error}") from error
     return settings
+
+
+def longest_run(recipe: Recipe) -> int:
+    """Training rows of the longest run, which all have but those of arms with a published setting of their own."""
+    return max((_rows_needed(recipe, place) for place in recipe.places() if not _is_apart(recipe, place)), default=0)
 
 
 def _rows_needed(recipe: Recipe, place: Mapping[str, Any]) -> int:

@@ -2,10 +2,11 @@
 
 A claim is registered with its margin and plan before its runs. Where one is changed or dropped afterwards, the recipe
 lists it under ``changed`` with its old wording, the date and the reason, and pages show it; a sweep does not go on in a
-folder whose record holds claims that have gone without a word.
+folder whose record holds claims that have gone without a word, or claims of results that had another plan.
 """
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,12 +21,18 @@ from hf_memory.experiments.further import DECAYS, annotation_names, is_slice, sl
 from hf_memory.experiments.generation import answer_blocks
 from hf_memory.experiments.mechanisms import MEASURES
 from hf_memory.experiments.metrics import metric_names
+from hf_memory.experiments.results import cell_path
 from hf_memory.mixers.auto import mixer_config
 from hf_memory.names import check_names
-from hf_memory.storage import is_file, read_json
+from hf_memory.storage import encode
 from hf_memory.studies.expectations import Expectation, Measure
+from hf_memory.studies.outcomes import read_record
+from hf_memory.studies.plans import longest_run
 from hf_memory.studies.recipes import Recipe
 from hf_memory.studies.statistics import FOUR_POINTS, HOLD
+
+_REMARKS = ("title", "source", "claim", "paper", "checkpoints", "expectations", "changed")
+"""Keys of a recipe that change neither runs nor how they are judged, and claims, which are compared one by one."""
 
 
 def check_readable(recipe: Recipe) -> None:
@@ -177,22 +184,51 @@ def _where(place: Mapping[str, Any]) -> str:
 def check_registered(recipe: Recipe, record: Path) -> None:
     """Check that every claim that a folder's record holds is still expected as it was, or listed as changed.
 
+    Once a run has ended, what the claim rests on stands as well: its runs, how many there are to be, and by what they
+    are chosen and judged. Rates by which a sweep extends its grid are no change, since the recipe's rule adds them.
+
     Raises:
-        ValueError: A claim was reworded, moved its margin or vanished; it is named, with what to do.
+        ValueError: A claim was reworded, moved its margin, vanished, or has another plan; it is named, with what to do.
+            The record is damaged, so that nobody knows what was registered.
     """
-    if not is_file(record):
+    if not os.path.lexists(record):
         return
-    try:
-        before = [Expectation.from_json(item) for item in read_json(record)["recipe"]["expectations"]]
-    except (ValueError, KeyError, TypeError):
-        return  # a damaged record is rebuilt from rows
+    study, cells, folder = read_record(record)
+    has_results = any(cell_path(folder, digest).exists() for digest, _ in cells)
     listed = {entry["claim"] for entry in recipe.changed}
-    for item in before:
-        if item.claim not in listed and not any(_is_same(item, other) for other in recipe.expectations):
+    for item in study.recipe.expectations:
+        if item.claim in listed:
+            continue
+        if not any(_is_same(item, other) for other in recipe.expectations):
             raise ValueError(
                 f"expectations: {item.claim!r} was registered before these runs ({item.text}) and is not expected now; "
                 "list its wording under `changed` with date and why, or choose another results folder"
             )
+        change = _difference(_plan(study.recipe, item), _plan(recipe, item)) if has_results else ""
+        if change:
+            raise ValueError(
+                f"expectations: {item.claim!r} was registered before these runs with another plan: {change}; reword it "
+                "and list its wording under `changed` with date and why, or choose another results folder"
+            )
+
+
+def _plan(recipe: Recipe, item: Expectation) -> dict[str, Any]:
+    """What a claim rests on: the arms and places that it and the control read, and all else that is no remark."""
+    measures = [measure for measure in (*item.measures, _control_of(recipe)) if measure is not None]
+    places = [place for place in recipe.places() if any(measure.reads(place) for measure in measures)]
+    arms = {place["arm"]: recipe.arms[place["arm"]] for place in places}
+    rows = longest_run(recipe) if any(arm.get("learning_rate") is None for arm in arms.values()) else 0
+    values = {key: value for key, value in recipe.to_json().items() if key not in _REMARKS}
+    plan: dict[str, Any] = encode({**values, "arms": arms, "grid": places, "rows of the longest run": rows})
+    return plan
+
+
+def _difference(before: Any, now: Any, name: str = "") -> str:
+    """The first difference between two plans, in words; empty where there is none."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        found = (_difference(before.get(key), now.get(key), f"{name}.{key}".strip(".")) for key in {**before, **now})
+        return next(filter(None, found), "")
+    return "" if before == now else f"{name} was {before!r} and is {now!r}"
 
 
 def _is_same(one: Expectation, other: Expectation) -> bool:

@@ -3,11 +3,13 @@
 import pytest
 
 from hf_memory.experiments.mechanisms import MEASURES
+from hf_memory.experiments.results import cell_path
 from hf_memory.studies.outcomes import record_path, write_record
+from hf_memory.studies.plans import make_settings
 from hf_memory.studies.recipes import Recipe
 from hf_memory.studies.registration import check_readable, check_registered
 from hf_memory.studies.sweep import run_sweep
-from tests.studies.sweep_examples import planned, tiny_recipe
+from tests.studies.sweep_examples import TINY_DATA, planned, tiny_recipe
 
 CLAIM = {"claim": "LSTM learns.", "left": {"arms": "lstm"}, "relation": ">=", "right": 0.9}
 SLICED = {"evaluate": {"points": 3, "crossing": 0.9, "slices": {"token_accuracy": ["ones_so_far"]}, "decays": True}}
@@ -126,6 +128,94 @@ def test_a_claim_that_is_dropped_is_listed_and_remarks_may_change(tmp_path):
     listed = [{"claim": CLAIM["claim"], "date": "2026-11-28", "why": "It cannot be decided here."}]
     check_registered(recipe_with(changed=listed), record)
     assert recipe_with(changed=listed).to_json()["changed"] == tuple(listed)
+
+
+PLAN = {
+    "arms": {"lstm": {}, "gru": {}}, "seeds": {"search": [0], "looks": [5], "rows": "own"}, "grid": {"depth": [1, 2]},
+    "control": {"arms": ["lstm"], "at_least": 0.9},
+}  # fmt: skip
+AT_ONE = {**CLAIM, "left": {"arms": "lstm", "at": {"depth": 1}}}
+
+
+def begun(folder, recipe, cells=1):
+    """The record of a sweep some of whose runs have ended."""
+    write_record(folder, recipe, make_settings(recipe), planned(recipe))
+    for cell in planned(recipe)[:cells]:
+        cell_path(folder, cell.digest).touch()
+    return record_path(folder, recipe)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"training": {"steps": 4, "batch_size": 8}}, "training.steps was 3 and is 4"),
+        ({"seeds": {**PLAN["seeds"], "looks": [5, 10]}}, r"seeds.looks was \[5\] and is \[5, 10\]"),
+        ({"seeds": {**PLAN["seeds"], "search": [0, 1]}}, r"seeds.search was \[0\] and is \[0, 1\]"),
+        ({"learning_rates": [1e-3, 4e-3, 1e-2]}, "learning_rates was .0.001, 0.01. and is .0.001, 0.004, 0.01."),
+        (
+            {"arms": {"lstm": {"model": {"conv_kernel": 2}}, "gru": {}}},
+            "arms.lstm.model was None and is {'conv_kernel': 2}",
+        ),
+        ({"evaluate": {"points": 9}}, "evaluate.points was 0 and is 9"),
+        ({"data": {**TINY_DATA, "length": 6}}, "data.length was 8 and is 6"),
+        ({"control": {"arms": ["lstm"], "at_least": 0.8}}, "control.at_least was 0.9 and is 0.8"),
+        ({"plateau": 0.5}, "plateau was None and is 0.5"),
+        ({"extend": {}}, "extend was None and is {'up'"),
+        ({"grid": {"depth": [2]}}, r"grid was \[.*'depth': 1.* and is"),
+        # More steps of another arm are more rows for all, so that all runs are other ones.
+        ({"arms": {"lstm": {}, "gru": {"training": {"steps": 9}}}}, "rows of the longest run was 24 and is 72"),
+    ],
+)
+def test_a_claim_that_has_results_keeps_its_plan(change, named, tmp_path):
+    record = begun(tmp_path, recipe_with(CLAIM, **PLAN))
+    check_registered(recipe_with(CLAIM, **PLAN), record)
+    with pytest.raises(ValueError, match=rf"'LSTM learns\.' .* with another plan: {named}.*; reword it and list"):
+        check_registered(recipe_with(CLAIM, **{**PLAN, **change}), record)
+    listed = [{"claim": CLAIM["claim"], "date": "2026-11-28", "why": "It has another plan now."}]
+    reworded = {**CLAIM, "claim": "LSTM learns it."}
+    check_registered(recipe_with(reworded, changed=listed, **{**PLAN, **change}), record)
+
+
+def test_before_the_first_result_a_plan_may_change(tmp_path):
+    record = begun(tmp_path, recipe_with(CLAIM, **PLAN), cells=0)
+    check_registered(recipe_with(CLAIM, **PLAN, training={"steps": 4}), record)
+
+
+def test_what_a_claim_does_not_rest_on_may_change(tmp_path):
+    plan = {**PLAN, "control": {**PLAN["control"], "at": {"depth": 1}}}
+    record = begun(tmp_path, recipe_with(AT_ONE, **plan))
+    for change in (
+        {"arms": {**PLAN["arms"], "rnn": {}}},
+        {"arms": {"lstm": {}}},
+        {"grid": {"depth": [1, 2, 3]}},
+        {"title": "Another one", "checkpoints": False},
+    ):
+        check_registered(recipe_with(AT_ONE, **{**plan, **change}), record)
+    # What the control reads is a part of every plan.
+    plan = {**PLAN, "control": {"arms": ["lstm", "gru"], "at_least": 0.9}}
+    record = begun(tmp_path, recipe_with(AT_ONE, **plan))
+    with pytest.raises(ValueError, match="arms.gru.width was None and is 4"):
+        check_registered(recipe_with(AT_ONE, **{**plan, "arms": {"lstm": {}, "gru": {"width": 4}}}), record)
+
+
+def test_runs_without_a_claim_have_no_plan_to_keep(tmp_path):
+    record = begun(tmp_path, recipe_with(**PLAN))
+    check_registered(recipe_with(CLAIM, **PLAN, training={"steps": 4}), record)
+
+
+@pytest.mark.parametrize("damage", ["cut", "edited", "folder"])
+def test_a_damaged_record_is_no_leave_to_reword(damage, tmp_path):
+    record = begun(tmp_path, recipe_with(CLAIM, **PLAN))
+    text = record.read_text()
+    record.unlink()
+    if damage == "folder":
+        record.mkdir()
+    else:
+        record.write_text(text[:-9] if damage == "cut" else text.replace('"right": 0.9', '"right": 0.8'))
+    with pytest.raises(
+        ValueError, match=r"tiny.cpu.sweep.json is no record of a sweep .*; restore it, or move it away"
+    ):
+        run_sweep(recipe_with(CLAIM, **PLAN), tmp_path, progress=False)
 
 
 @pytest.mark.parametrize("key", ["claim", "date", "why"])

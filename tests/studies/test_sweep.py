@@ -1,5 +1,6 @@
 """Sweeps: two stages, one grid for all arms, and nothing run twice or lost."""
 
+import dataclasses
 import json
 import math
 import socket
@@ -16,9 +17,10 @@ from hf_memory.experiments.results import cell_path
 from hf_memory.reports.report import write_report
 from hf_memory.studies.cells import ATTEMPTS, Cell, failure_path, find_failures
 from hf_memory.studies.judging import judge_study
-from hf_memory.studies.outcomes import find_records, read_study
+from hf_memory.studies.outcomes import find_records, read_study, record_path
 from hf_memory.studies.plans import make_settings, search_cells
 from hf_memory.studies.recipes_yaml import load_recipe
+from hf_memory.studies.registration import check_registered
 from hf_memory.studies.running import make_workers
 from hf_memory.studies.sweep import dry_run, next_rates, run_sweep
 from hf_memory.studies.verdicts import Tally
@@ -224,7 +226,9 @@ def test_the_command_fails_where_cells_were_not_measured(tmp_path, workers, monk
 
 
 def test_the_grid_grows_for_all_arms_where_one_best_rate_is_on_its_edge(tmp_path, workers, monkeypatch):
-    recipe = tiny_recipe(learning_rates=[1e-3, 2.15e-3], extend={"up": 1e-2}, seeds={"search": [0]})
+    claim = {"claim": "GRU learns.", "left": {"arms": "gru"}, "relation": ">=", "right": 0.9}
+    rates, seeds = [1e-3, 2.15e-3], {"search": [0]}
+    recipe = tiny_recipe(learning_rates=rates, extend={"up": 1e-2}, seeds=seeds, expectations=[claim])
     flat, better = {1e-3: 0.5, 2.15e-3: 0.5, 4.64e-3: 0.5}, {1e-3: 0.5, 2.15e-3: 0.6, 4.64e-3: 0.6}
 
     def made_up(recipe, rates, choices):
@@ -235,6 +239,11 @@ def test_the_grid_grows_for_all_arms_where_one_best_rate_is_on_its_edge(tmp_path
     study = run_sweep(recipe, tmp_path, progress=False)
     tried = {arm: {r.cell.learning_rate for r in study.results if r.arm == arm} for arm in recipe.arms}
     assert tried == {arm: {1e-3, 2.15e-3, 4.64e-3} for arm in recipe.arms}
+    # A rate that the recipe's own rule added is no other plan; one that is written into it is.
+    record = record_path(tmp_path, recipe)
+    check_registered(recipe, record)
+    with pytest.raises(ValueError, match="with another plan: learning_rates was"):
+        check_registered(dataclasses.replace(recipe, learning_rates=(1e-3, 2.15e-3, 4.64e-3)), record)
 
 
 @pytest.mark.parametrize(
