@@ -11,6 +11,7 @@ LONGEST_NAME = 120
 
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(?<!\.)")
 _MARKED = re.compile(r"-[0-9a-f]{12}")
+_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?(e[+-]?\d+)?")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -25,9 +26,18 @@ def check_names(given: Iterable[str], known: Iterable[str], kind: str) -> None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like another one, in whatever case it is written; None where none is near."""
+    """The known name that is most like another one, in whatever case it is written; None where none is near.
+
+    Of numbers it is the closest one.
+
+    >>> nearest("Width", ["width", "depth"]), nearest("65", ["8", "16", "64"])
+    ('width', '64')
+    """
     lower = {one.lower(): one for one in known}
-    found = difflib.get_close_matches(name.lower(), lower, n=1)
+    numbers = [one for one in lower if _NUMBER.fullmatch(one)] if _NUMBER.fullmatch(name.lower()) else []
+    found = sorted(numbers, key=lambda one: abs(float(one) - float(name))) or difflib.get_close_matches(
+        name.lower(), lower, n=1
+    )
     return lower[found[0]] if found else None
 
 

@@ -124,11 +124,11 @@ def may_join(recipe: "Recipe") -> tuple[list[float], int, int]:
         The rates by which the grid may grow, the cells of the search at these, and the cells of all looks but the
         first.
     """
-    from hf_memory.studies.plans import by_depth, final_cells, make_settings, next_rates, search_cells
+    from hf_memory.studies.plans import by_depth, final_cells, make_settings, rates_beyond, search_cells
 
     settings, rates = by_depth(recipe, make_settings(recipe))[-1], list(recipe.learning_rates)
     added: list[float] = []
-    while new := next_rates(recipe, rates, [{r: r * sign / min(rates) for r in rates} for sign in (1e3, -1e3)]):
+    while new := [rate for rate, *_ in rates_beyond(recipe, rates)]:
         rates, added = sorted([*rates, *new]), sorted([*added, *new])
     chosen = [recipe.learning_rates[0]] * len(settings)
     last = max(len(recipe.seeds["looks"]) - 1, 0)

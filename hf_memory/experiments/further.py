@@ -46,9 +46,18 @@ def is_slice(name: str, wanted: Mapping[str, Sequence[str]]) -> bool:
 
     >>> is_slice("stale_at_age_4_to_7", {"stale": ["age"]}), is_slice("stale_at_rate_1", {"stale": ["age"]})
     (True, False)
+    >>> is_slice("stale_at_age_4_to_8", {"stale": ["age"]}), is_slice("stale_at_age_3", {"stale": ["age"]})
+    (False, False)
     """
-    prefixes = (f"{metric}_at_{annotation}_" for metric, names in wanted.items() for annotation in names)
-    return any(re.fullmatch(re.escape(prefix) + r"\d+(_to_\d+)?", name) for prefix in prefixes)
+    found = re.search(r"_(\d{1,18})(_to_\d+)?$", name)
+    low = int(found[1]) if found else 0
+    known = (slice_name(metric, annotation, low) for metric, names in wanted.items() for annotation in names)
+    return low & (low - 1) == 0 and name in known
+
+
+def annotation_names(task: Task, length: int) -> tuple[str, ...]:
+    """Names of the annotations by which metrics of a task may be told apart; two rows are asked."""
+    return tuple(task.annotate(*task.sample(np.random.default_rng(0), length, 2)))
 
 
 def add_further(

@@ -82,6 +82,10 @@ class Measure:
         if not self.arms:
             raise ValueError("arms must name at least one arm, got none")
 
+    def reads(self, place: Mapping[str, Any]) -> bool:
+        """Whether the runs at a place are among those that it is read off."""
+        return place["arm"] in self.arms and matches(place, self.at)
+
     @property
     def needs_history(self) -> bool:
         """Whether it is read off evaluations during training."""
@@ -132,7 +136,7 @@ class Expectation:
         right: What it is compared with.
         margin: Added to the right side.
         plateau_counts: Whether runs on the plateau count as measured, and not as runs that tell nothing. The claim has
-            to name its budget then ("within 10,000 steps"): a flat loss is what a plateau looks like.
+            to name its budget then ("within {steps} steps"): a flat loss is what a plateau looks like.
         given: What must be at least ``given_at_least`` in a seed for that seed to count: a model that has learned
             nothing has nothing to lose. Where fewer than five seeds are left, nothing is decided.
         given_at_least: See ``given``.
@@ -155,7 +159,7 @@ class Expectation:
         check_names([self.relation], RELATIONS, "relation")
         if not math.isfinite(self.margin):
             raise ValueError(f"margin must be finite, got {self.margin}")
-        if self.plateau_counts and not re.search(r"within [\d,]+ steps", self.claim, re.IGNORECASE):
+        if self.plateau_counts and not re.search(r"within ([\d,]+|\{steps\}) steps", self.claim, re.IGNORECASE):
             raise ValueError(f"plateau_counts: the claim must say 'within N steps', got {self.claim!r}")
         self._check_existence()
 

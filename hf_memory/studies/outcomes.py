@@ -27,7 +27,6 @@ from hf_memory.tasks import task_class
 
 logger = logging.getLogger(__name__)
 
-
 FORMAT = 1
 
 
@@ -146,14 +145,21 @@ class Choice:
         learning_rate: The rate with the smallest loss on ``validation`` among those whose mean of the metric over seeds
             is within two standard errors of the largest.
         curve: That mean by rate.
+        losses: Mean of that loss over seeds by rate; infinite where a run diverged.
         best_per_seed: Mean over seeds of each seed's own best value.
         on_edge: Whether it lies on the edge of the grid.
     """
 
     learning_rate: float
     curve: Mapping[float, float]
+    losses: Mapping[float, float]
     best_per_seed: float
     on_edge: bool
+
+    def beats(self, other: float, by: float) -> bool:
+        """Whether the rate is better than another one by more than so much: in the metric, or in the loss of a tie."""
+        rate = self.learning_rate
+        return self.curve[rate] > self.curve[other] + by or self.losses[rate] < self.losses[other] - by
 
 
 @dataclasses.dataclass(frozen=True)
@@ -276,10 +282,10 @@ def choose(results: Sequence[Result], metric: str) -> Choice:
     alive = [rate for rate in curve if not any(run.has_diverged for run in runs[rate])] or list(curve)
     top = max(alive, key=lambda rate: curve[rate])
     near = curve[top] - 2 * _standard_error(runs[top], metric)
-    losses = {rate: statistics.fmean(_final_loss(run) for run in runs[rate]) for rate in alive if curve[rate] >= near}
-    best = min(losses, key=lambda rate: losses[rate])
+    losses = {rate: statistics.fmean(_final_loss(run) for run in runs[rate]) for rate in curve}
+    best = min((rate for rate in alive if curve[rate] >= near), key=lambda rate: losses[rate])
     per_seed = statistics.fmean(max(found) for found in by_seed.values())
-    return Choice(best, curve, per_seed, len(curve) > 1 and best in (min(curve), max(curve)))
+    return Choice(best, curve, losses, per_seed, len(curve) > 1 and best in (min(curve), max(curve)))
 
 
 def _final_loss(result: Result) -> float:
@@ -322,13 +328,12 @@ def write_record(
         **({} if runs_in == "." else {"runs_in": runs_in}),
         "recipe": recipe.to_json(),
         "sizes": [{"place": setting.place, **dataclasses.asdict(setting.size)} for setting in settings],
-        "cells": [{"digest": cell.digest, **_cell_values(cell)} for cell in cells],
+        "cells": [
+            {"digest": cell.digest, **{field.name: getattr(cell, field.name) for field in dataclasses.fields(cell)}}
+            for cell in cells
+        ],
     }
     return write_text(record_path(results, recipe), json.dumps(sealed(encode(content)), indent=1) + "\n")
-
-
-def _cell_values(cell: Cell) -> dict[str, Any]:
-    return {field.name: getattr(cell, field.name) for field in dataclasses.fields(cell)}
 
 
 def find_records(results: Path) -> list[Path]:
@@ -342,24 +347,30 @@ def read_study(record: Path) -> Study:
     Raises:
         ValueError: If the record itself is damaged, or its rows are of several data versions; cells are named.
     """
+    study, cells, folder = read_record(record)
+    return dataclasses.replace(assemble(folder, study.recipe, cells), sizes=study.sizes, complete=study.complete)
+
+
+def read_record(record: Path) -> tuple[Study, list[tuple[str, Cell]], Path]:
+    """A sweep without its results, its cells with their digests, and the folder in which their runs lie.
+
+    Raises:
+        ValueError: The record is damaged.
+    """
     try:
         values = unsealed(read_json(record))
-        recipe = Recipe.from_json(values["recipe"])
         cells = [(cell.pop("digest"), read_cell(cell)) for cell in values["cells"]]
-        sizes, complete = tuple(values["sizes"]), bool(values["complete"])
-        folder = _runs_in(record, values)
+        study = Study(Recipe.from_json(values["recipe"]), (), tuple(values["sizes"]), bool(values["complete"]))
+        return study, cells, record.parent / str(values.get("runs_in", "."))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{record} is no record of a sweep ({error}); run the sweep again to rebuild it") from error
-    return dataclasses.replace(assemble(folder, recipe, cells), sizes=sizes, complete=complete)
+        raise ValueError(
+            f"{record} is no record of a sweep ({error}); restore it, or move it away and run the sweep again"
+        ) from error
 
 
 def runs_of_record(record: Path) -> Path:
     """The folder in which the runs of a sweep lie, by its record."""
-    return _runs_in(record, read_json(record))
-
-
-def _runs_in(record: Path, values: Mapping[str, Any]) -> Path:
-    return record.parent / str(values.get("runs_in", "."))
+    return read_record(record)[2]
 
 
 def read_cell(values: Mapping[str, Any]) -> Cell:

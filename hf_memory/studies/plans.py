@@ -79,8 +79,7 @@ def make_settings(recipe: Recipe) -> list[Setting]:
     Raises:
         ValueError: If a setting cannot be sized or built; it is named.
     """
-    longest = max((_rows_needed(recipe, place) for place in recipe.places() if not _is_apart(recipe, place)), default=0)
-    settings = []
+    longest, settings = longest_run(recipe), []
     for place in recipe.places():
         num_train = _rows_needed(recipe, place) if _is_apart(recipe, place) else longest
         try:
@@ -88,6 +87,11 @@ def make_settings(recipe: Recipe) -> list[Setting]:
         except ValueError as error:
             raise ValueError(f"{', '.join(f'{name} {value}' for name, value in place.items())}: {error}") from error
     return settings
+
+
+def longest_run(recipe: Recipe) -> int:
+    """Training rows of the longest run, which all have but those of arms with a published setting of their own."""
+    return max((_rows_needed(recipe, place) for place in recipe.places() if not _is_apart(recipe, place)), default=0)
 
 
 def _rows_needed(recipe: Recipe, place: Mapping[str, Any]) -> int:
@@ -212,25 +216,14 @@ def final_cells(
     return cells
 
 
-def next_rates(recipe: Recipe, rates: Sequence[float], curves: Sequence[Mapping[float, float]]) -> list[float]:
-    """Rates by which the grid is to be extended, for all arms together; none where no best rate asks for it.
-
-    A best rate on the edge asks for more where it beats the rate beside it by more than the tolerance, so that a flat
-    top does not.
-    """
+def rates_beyond(recipe: Recipe, rates: Sequence[float]) -> list[tuple[float, float, float]]:
+    """For each end at which a grid may grow: the rate that would join it, the edge, and the rate beside that."""
     if recipe.extend is None or len(rates) < 2:
         return []
-    low, high, tolerance = recipe.extend["down"], recipe.extend["up"], recipe.extend["tolerance"]
-    new = []
-    for edge, inner, limit_ok in (
-        (rates[-1], rates[-2], lambda rate: rate <= high * 1.001),
-        (rates[0], rates[1], lambda rate: rate >= low * 0.999),
-    ):
-        rate = next_rate(inner, edge)
-        asks = any(curve[edge] == max(curve.values()) and curve[edge] > curve[inner] + tolerance for curve in curves)
-        if asks and limit_ok(rate):
-            new.append(rate)
-    return new
+    ends = ((rates[-1], rates[-2]), (rates[0], rates[1]))
+    found = [(next_rate(inner, edge), edge, inner) for edge, inner in ends]
+    low, high = recipe.extend["down"] * 0.999, recipe.extend["up"] * 1.001
+    return [one for one in found if low <= one[0] <= high]
 
 
 def next_rate(inner: float, edge: float) -> float:

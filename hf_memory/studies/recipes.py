@@ -72,8 +72,9 @@ class Recipe:
             ``depth``, and any ``data.<keyword>``, ``model.<field>`` or ``training.<key>``.
         learning_rates: The grid of peak learning rates, rising.
         fixed_learning_rate: A rate of the grid that makes an arm of its own, "identical settings for all".
-        extend: How far the grid is extended where a best rate lies on its edge and is better than its neighbour by more
-            than ``tolerance``; for all arms together. None for never.
+        extend: How far the grid is extended where a chosen rate lies on its edge and is better than its neighbour by
+            more than ``tolerance``, in the metric or in the loss that decides a tie; for all arms together. None for
+            never.
         seeds: Seeds of the weights: ``search`` for every rate of the grid, then ``final`` for the chosen rate, and
             ``fixed`` for the fixed one. Without ``final`` seeds, those of the search count. ``looks``, the first ones
             of 5, 10 and 20, stand in place of both: seeds from 100 on, as many as the first look has and for the arms
@@ -95,7 +96,8 @@ class Recipe:
         runs_of: Name of a recipe whose runs these are: nothing is trained, and its folder is read. None for own runs.
         control: The run that must work for anything else to count: the best of ``arms`` on ``split`` is ``at_least``.
         expectations: What the claim predicts, judged by :mod:`hf_memory.studies.judging`. One with ``for_each``, a list
-            of arms, stands for one expectation per arm, whose name takes the place of ``{arm}``.
+            of arms, stands for one expectation per arm, whose name takes the place of ``{arm}``. In a claim the steps
+            for which its runs are trained take the place of ``{steps}``.
         changed: Claims that were registered and are no more, each with its old wording as ``claim``, the ``date`` of
             the change, and ``why``.
     """
@@ -137,9 +139,10 @@ class Recipe:
         _check_grid(self)
         _check_rates(self)
         _check_control(self)
-        _check_changed(self)
         for axes in (measure.at for item in self.expectations for measure in item.measures):
             check_names(axes, self.grid, "axis of at in an expectation")
+        object.__setattr__(self, "expectations", tuple(_with_steps(self, item) for item in self.expectations))
+        _check_changed(self)
         specify(self.task, self.config, **self.data)
 
     @property
@@ -170,6 +173,11 @@ class Recipe:
         """Keys of ``training`` of a place."""
         arm = self.arms[place["arm"]]
         return {**self.training, **(arm.get("training") or {}), **self.at(place, "training")}
+
+    def steps_of(self, expectation: Expectation) -> list[int]:
+        """The steps for which the runs behind an expectation are trained; none where the profile has no such run."""
+        places = [place for place in self.places() if any(measure.reads(place) for measure in expectation.measures)]
+        return sorted({self.training_at(place)["steps"] for place in places})
 
     def data_at(self, place: Mapping[str, Any]) -> dict[str, Any]:
         """Keywords of the dataset of a place, without the number of training rows where the recipe leaves it open."""
@@ -231,6 +239,16 @@ def _filled(value: Any, arm: str) -> Any:
     return value.replace("{arm}", arm) if isinstance(value, str) else value
 
 
+def _with_steps(recipe: Recipe, expectation: Expectation) -> Expectation:
+    """An expectation with the steps of its runs in place of ``{steps}`` in its claim."""
+    steps = recipe.steps_of(expectation) or [recipe.training["steps"]]
+    if "{steps}" in expectation.claim and len(steps) > 1:
+        raise ValueError(
+            f"claim {expectation.claim!r}: its runs have several numbers of steps, {steps}; write them out"
+        )
+    return dataclasses.replace(expectation, claim=expectation.claim.replace("{steps}", f"{steps[0]:,}"))
+
+
 def _check_evaluate(recipe: Recipe) -> None:
     wanted, task = recipe.evaluate, task_class(recipe.task)
     if wanted.get("mechanisms") and recipe.task not in TASKS_WITH_PAIRS:
@@ -272,6 +290,8 @@ def _check_grid(recipe: Recipe) -> None:
     if by != "hidden" and recipe.sizing["value"] is None and "size" not in recipe.grid:
         raise ValueError(f"sizing: value must be given for sizing by {by}, or the axis size of grid")
     check_names(recipe.search_on, recipe.grid, "axis of search_on")
+    for axis, value in recipe.search_on.items():
+        check_names([value], recipe.grid[axis], f"{axis} of search_on")
     _check_places(recipe)
     depths = list(recipe.grid.get("depth", ()))
     if recipe.first_depth is not None and (not depths or depths != sorted(depths) or recipe.extend is not None):

@@ -16,7 +16,7 @@ from hf_memory.experiments.schema import Fields, Maybe, Plain
 from hf_memory.names import by_number, check_names, nearest
 from hf_memory.studies.recipe_schema import PROFILES, check_overrides, check_values
 from hf_memory.studies.recipes import Recipe
-from hf_memory.studies.registration import check_readable
+from hf_memory.studies.registration import check_readable, measures_of
 
 _LONGEST, _DEEPEST, _LARGEST = 1_000_000, 20, 50_000
 """Bytes of a file, levels of its values, and their number with all aliases written out."""
@@ -185,8 +185,11 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _smoke(values: dict[str, Any]) -> dict[str, Any]:
-    """A few steps of every arm at one rate and the first value of every axis but ``config``."""
-    grid = {axis: choices if axis == "config" else choices[:1] for axis, choices in (values.get("grid") or {}).items()}
+    """A few steps of every arm at one rate and one value of every axis but ``config``, where rates are searched."""
+    grid, search_on = {}, values.get("search_on") or {}
+    for axis, choices in (values.get("grid") or {}).items():
+        searched = [one for one in choices if axis in search_on and one == search_on[axis]]
+        grid[axis] = choices if axis == "config" else [*searched, *choices][:1]
     arms = {
         name: {**(arm or {}), "training": {**((arm or {}).get("training") or {}), "steps": 3}}
         for name, arm in (values.get("arms") or {}).items()
@@ -236,11 +239,8 @@ def _axis_values(values: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 def _check_named(recipe: Recipe, known: Sequence[str], axes: Mapping[str, Sequence[Any]]) -> None:
     """Raise where a name is no arm, or a value on no axis, of any profile; what this one leaves out is not decided."""
-    for item in recipe.expectations:
-        for measure in item.measures:
-            check_names(measure.arms, known, f"arm in the expectation {item.claim!r}")
-            for axis, value in measure.at.items():
-                for one in value if isinstance(value, (list, tuple)) else [value]:
-                    check_names([str(one)], list(map(str, axes.get(axis, []))), f"{axis} in {item.claim!r}")
-    if recipe.control is not None:
-        check_names(recipe.control["arms"], known, "arm of control")
+    for claim, measure in measures_of(recipe):
+        check_names(measure.arms, known, f"arm in {claim!r}")
+        for axis, value in measure.at.items():
+            for one in value if isinstance(value, (list, tuple)) else [value]:
+                check_names([str(one)], list(map(str, axes.get(axis, []))), f"{axis} of at in {claim!r}")

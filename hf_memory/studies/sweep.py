@@ -8,7 +8,7 @@ again, so that a sweep that was stopped goes on, and two sweeps on one folder sh
 import dataclasses
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from hf_memory.studies.plans import (
     final_cells,
     is_searched,
     make_settings,
-    next_rates,
+    rates_beyond,
     search_cells,
     search_place,
 )
@@ -134,7 +134,7 @@ class _Sweep:
         rates = list(self.recipe.learning_rates)
         for settings in by_depth(self.recipe, self.settings):
             self._do(search_cells(self.recipe, self._unsettled(settings), rates))
-        while new := next_rates(self.recipe, rates, self._curves()):
+        while new := next_rates(self.recipe, rates, [choice for choice in self._choices().values() if choice]):
             logger.info("a best rate lies on the edge: %s is added for all arms", new)
             self._do(search_cells(self.recipe, self.settings, new))
             rates = sorted([*rates, *new])
@@ -154,10 +154,6 @@ class _Sweep:
         """The rate chosen at each place that was searched; None where a run of the search crashed."""
         study = self._study()
         return {key(s.place): study.choice(s.place) for s in self.settings if is_searched(self.recipe, s.place)}
-
-    def _curves(self) -> list[Mapping[float, float]]:
-        """The metric over the rates, at each place at which several were tried."""
-        return [choice.curve for choice in self._choices().values() if choice and len(choice.curve) > 1]
 
     def _final(self, rates: Sequence[float], settings: Sequence[Setting], look: int = 0) -> list[Cell]:
         """The runs after the search that are not planned yet."""
@@ -195,6 +191,21 @@ class _Sweep:
     def _write(self, complete: bool = False) -> None:
         runs_in = os.path.relpath(self.runner.results, self.results)
         write_record(self.results, self.recipe, self.settings, self.cells, complete, runs_in)
+
+
+def next_rates(recipe: Recipe, rates: Sequence[float], choices: Sequence[Choice]) -> list[float]:
+    """Rates by which the grid is to be extended, for all arms together; none where no choice asks for it.
+
+    A choice on the edge asks for more where it beats the rate beside it by more than the tolerance, so that a flat top
+    does not.
+    """
+    on_edge = [choice for choice in choices if choice.on_edge]
+    tolerance = recipe.extend["tolerance"] if recipe.extend else 0.0
+    return [
+        rate
+        for rate, edge, inner in rates_beyond(recipe, rates)
+        if any(own.learning_rate == edge and own.beats(inner, tolerance) for own in on_edge)
+    ]
 
 
 def runs_folder(recipe: Recipe, results: Path) -> Path:

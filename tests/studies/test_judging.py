@@ -147,6 +147,31 @@ def test_there_is_no_verdict_while_a_run_is_missing_or_has_crashed(seed):
     assert four.reason == "1 of 4 planned seeds are missing"
 
 
+@pytest.mark.parametrize(
+    ("left", "relation", "right"),
+    [
+        ({"split": "validation"}, ">=", 0.9),
+        ({"quantity": "extrapolation_length", "theta": 0.99}, "<=", 8),
+        ({"quantity": "steps_to", "theta": 0.9}, "<=", 8),
+    ],
+)
+def test_of_ten_planned_seeds_five_that_crashed_leave_a_claim_open(left, relation, right):
+    """Those of the second look crashed, with their histories written: the first five alone must not decide."""
+    recipe = tiny_recipe(arms={"lstm": {}}, learning_rates=[1e-3], seeds={"search": [0], "looks": [5, 10]})
+    values = {("lstm", 1e-3, seed): 0.95 if seed < 105 else None for seed in (0, *range(100, 110))}
+    study = made_up(recipe, values, history={"lstm": [(1, 0.5), (2, 0.95), (4, 0.95), (8, 0.95)]})
+    results = tuple(
+        dataclasses.replace(r, cell=dataclasses.replace(r.cell, stage="final" if r.cell.seed else "search"))
+        for r in study.results
+    )
+    claim = expect({"arms": "lstm", **left}, relation, right)
+    judgement = judge_expectation(dataclasses.replace(study, results=results), claim)
+    assert (judgement.verdict, judgement.tally) == ("not decided", None)
+    assert judgement.reason == "runs of lstm are missing"
+    whole = tuple(result for result in results if result.is_known)
+    assert judge_expectation(dataclasses.replace(study, results=whole), claim).tally == Tally(5, 0, 5)
+
+
 def test_what_leaves_a_claim_open_is_named():
     claim = expect({"arms": "lstm"}, ">=", 0.9)
     good = values_of([0.95] * 5)

@@ -4,6 +4,7 @@ import copy
 import json
 import os
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,19 @@ def test_a_recipe_that_judges_the_runs_of_another_one_has_runs_of_its(stem, of):
     assert {cell.digest for cell in planned(recipe)} <= {cell.digest for cell in planned(other)}
 
 
+@pytest.mark.parametrize(
+    ("stem", "cpu"),
+    [("r1_bit_parity", 1600), ("r2_controlled_parity", 2000), ("r3_dyck", 2000), ("r4_dyck_training", 6000)],
+)
+def test_claims_of_the_poster_name_the_steps_of_their_profile(stem, cpu):
+    named = {}
+    for profile in ("cpu", "full"):
+        recipe = load_recipe(FILES[0].with_name(f"{stem}.yaml"), profile)
+        named[profile] = set(re.findall(r"(\S+) steps[ ,.]", " ".join(item.claim for item in recipe.expectations)))
+    assert named["cpu"] - {"fewer", "40,000"} == {f"{cpu:,}"}
+    assert named["full"] - {"fewer"} == {"40,000"}
+
+
 def test_mixers_of_equal_state_hold_equally_many_numbers():
     for profile in ("cpu", "full"):
         recipe = load_recipe(FILES[0].with_name("r21_recall_at_equal_state.yaml"), profile)
@@ -133,6 +147,13 @@ def test_an_arm_is_kept_to_its_values_of_the_grid():
             tiny_recipe(arms={"gru": wrong}, grid={"width": [4, 8]})
     with pytest.raises(ValueError, match="arms.gru.at leaves out the place of search_on"):
         tiny_recipe(arms={"gru": {"at": {"width": 8}}}, grid={"width": [4, 8]}, search_on={"width": 4})
+
+
+def test_smoke_runs_where_rates_are_searched(tmp_path):
+    control = {"arms": ["lstm"], "at_least": 0.9, "at": {"depth": 2}}
+    path = write(tmp_path, grid={"width": [8, 16], "depth": [1, 2]}, search_on={"width": 16}, control=control)
+    assert dict(load_recipe(path, "smoke").grid) == {"width": [16], "depth": [1]}
+    assert {cell.place["width"] for cell in planned(load_recipe(path, "smoke"))} == {16}
 
 
 def test_smoke_takes_a_few_steps_of_every_arm():
@@ -198,6 +219,12 @@ def test_rates_without_a_point_are_numbers(tmp_path):
         ({"control": {"arms": ["lstm"], "at_least": 0.9, "at": {"width": 8}}}, "axis of at in control: 'width'"),
         ({"expectations": [{"claim": "x", "left": {"arms": "lstm", "at": {"depth": 2}}, "relation": ">=", "right": 1}]},
          "unknown axis of at in an expectation: 'depth'"),
+        ({"grid": {"width": [16, 64]}, "control": {"arms": ["lstm"], "at_least": 0.9, "at": {"width": 65}}},
+         "unknown width of at in 'control': '65'; did you mean '64'"),
+        ({"grid": {"width": [16, 64]}, "search_on": {"width": 65}}, "width of search_on: 65; did you mean '64'"),
+        ({"grid": {"width": [16]}, "profiles": {"cpu": {}, "full": {"grid": {"width": [64]}}},
+          "control": {"arms": ["lstm"], "at_least": 0.9, "at": {"width": 64}}},
+         "control: at {'width': 64} there is no run of lstm in this profile"),
         ({"name": "a/b"}, "name must be a word"),
         ({"training": {"steps": -1}}, "training.steps must be a whole number of at least 1 .*got -1"),
         ({"training": {"steps": 1.5}}, "training.steps must be a whole number .*got 1.5"),

@@ -1,6 +1,8 @@
 """Sweeps: two stages, one grid for all arms, and nothing run twice or lost."""
 
+import dataclasses
 import json
+import math
 import socket
 
 import pytest
@@ -15,14 +17,16 @@ from hf_memory.experiments.results import cell_path
 from hf_memory.reports.report import write_report
 from hf_memory.studies.cells import ATTEMPTS, Cell, failure_path, find_failures
 from hf_memory.studies.judging import judge_study
-from hf_memory.studies.outcomes import find_records, read_study
-from hf_memory.studies.plans import make_settings, next_rates, search_cells
+from hf_memory.studies.outcomes import find_records, read_study, record_path
+from hf_memory.studies.plans import make_settings, search_cells
 from hf_memory.studies.recipes_yaml import load_recipe
+from hf_memory.studies.registration import check_registered
 from hf_memory.studies.running import make_workers
-from hf_memory.studies.sweep import dry_run, run_sweep
+from hf_memory.studies.sweep import dry_run, next_rates, run_sweep
 from hf_memory.studies.verdicts import Tally
 from hf_memory.studies.watched import CHECKPOINTS, checkpoint_path
 from tests.studies.sweep_examples import InlineWorkers, planned, tiny_recipe
+from tests.studies.test_outcomes import chosen
 from tests.studies.test_recipes import FILES, write
 
 
@@ -222,18 +226,24 @@ def test_the_command_fails_where_cells_were_not_measured(tmp_path, workers, monk
 
 
 def test_the_grid_grows_for_all_arms_where_one_best_rate_is_on_its_edge(tmp_path, workers, monkeypatch):
-    recipe = tiny_recipe(learning_rates=[1e-3, 2.15e-3], extend={"up": 1e-2}, seeds={"search": [0]})
-    asked = iter([{"gru": {1e-3: 0.5, 2.15e-3: 0.6}}, {"gru": {1e-3: 0.5, 2.15e-3: 0.6, 4.64e-3: 0.6}}])
-    flat = {1e-3: 0.5, 2.15e-3: 0.5, 4.64e-3: 0.5}
-    curves = hf_memory.studies.sweep.next_rates
+    claim = {"claim": "GRU learns.", "left": {"arms": "gru"}, "relation": ">=", "right": 0.9}
+    rates, seeds = [1e-3, 2.15e-3], {"search": [0]}
+    recipe = tiny_recipe(learning_rates=rates, extend={"up": 1e-2}, seeds=seeds, expectations=[claim])
+    flat, better = {1e-3: 0.5, 2.15e-3: 0.5, 4.64e-3: 0.5}, {1e-3: 0.5, 2.15e-3: 0.6, 4.64e-3: 0.6}
 
-    def made_up(recipe, rates, found):
-        return curves(recipe, rates, [flat, next(asked)["gru"]])
+    def made_up(recipe, rates, choices):
+        assert len(choices) == 2
+        return next_rates(recipe, rates, [chosen({rate: own[rate] for rate in rates}) for own in (flat, better)])
 
     monkeypatch.setattr(hf_memory.studies.sweep, "next_rates", made_up)
     study = run_sweep(recipe, tmp_path, progress=False)
     tried = {arm: {r.cell.learning_rate for r in study.results if r.arm == arm} for arm in recipe.arms}
     assert tried == {arm: {1e-3, 2.15e-3, 4.64e-3} for arm in recipe.arms}
+    # A rate that the recipe's own rule added is no other plan; one that is written into it is.
+    record = record_path(tmp_path, recipe)
+    check_registered(recipe, record)
+    with pytest.raises(ValueError, match="with another plan: learning_rates was"):
+        check_registered(dataclasses.replace(recipe, learning_rates=(1e-3, 2.15e-3, 4.64e-3)), record)
 
 
 @pytest.mark.parametrize(
@@ -247,11 +257,26 @@ def test_the_grid_grows_for_all_arms_where_one_best_rate_is_on_its_edge(tmp_path
     ],
 )
 def test_a_flat_top_does_not_ask_for_more_rates(curve, new):
-    recipe = tiny_recipe(learning_rates=list(curve), extend={})
-    assert next_rates(recipe, list(curve), [curve]) == new
-    assert next_rates(tiny_recipe(learning_rates=list(curve)), list(curve), [curve]) == []
+    recipe, choices = tiny_recipe(learning_rates=list(curve), extend={}), [chosen(curve)]
+    assert next_rates(recipe, list(curve), choices) == new
+    assert next_rates(tiny_recipe(learning_rates=list(curve)), list(curve), choices) == []
     narrow = tiny_recipe(learning_rates=list(curve), extend={"up": 5e-3, "down": 8e-4})
-    assert next_rates(narrow, list(curve), [curve]) == []
+    assert next_rates(narrow, list(curve), choices) == []
+
+
+def test_a_choice_on_the_edge_asks_for_more_rates_also_where_the_loss_made_it():
+    rates = [1e-3, 2.15e-3, 4.64e-3]
+    recipe, saturated = tiny_recipe(learning_rates=rates, extend={}), dict.fromkeys(rates, 1.0)
+    tie = chosen(saturated, {1e-3: 0.1, 2.15e-3: 0.017, 4.64e-3: 0.001})
+    assert (tie.learning_rate, tie.on_edge) == (4.64e-3, True)
+    assert next_rates(recipe, rates, [tie]) == [1e-2]
+    assert next_rates(recipe, rates, [chosen(saturated, {1e-3: 0.1, 2.15e-3: 0.005, 4.64e-3: 0.001})]) == []
+    # The best rate by the metric lies on the edge, and the one that is chosen does not.
+    inner = chosen({1e-3: 0.5, 2.15e-3: 0.90, 4.64e-3: 0.91}, {2.15e-3: 0.05})
+    assert (inner.learning_rate, inner.on_edge) == (2.15e-3, False)
+    assert next_rates(recipe, rates, [inner]) == []
+    # Where every run diverged, no rate is better than another one.
+    assert next_rates(recipe, rates, [chosen(dict.fromkeys(rates, math.nan))]) == []
 
 
 def test_a_rate_searched_at_one_place_holds_at_the_others(tmp_path, workers):
