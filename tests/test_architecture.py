@@ -146,7 +146,7 @@ def test_names_of_a_task_follow_from_its_key(key):
 
 @pytest.mark.parametrize(
     ("folder", "table", "others"),
-    [("mixers", MIXERS, TABLE_READERS), ("tasks", TASKS, {"base", "groups", "heuristics"})],
+    [("mixers", MIXERS, TABLE_READERS), ("tasks", TASKS, {"bags", "base", "groups", "heuristics"})],
 )
 def test_every_leaf_stands_in_its_table(folder, table, others):
     files = {path.stem for path in (ROOT / "hf_memory" / folder).glob("*.py") if not path.stem.startswith("_")}

@@ -44,6 +44,7 @@ from hf_memory.experiments.provenance import (
     run_of,
     versions,
 )
+from hf_memory.experiments.resolution import warn_unresolved
 from hf_memory.experiments.results import Row, write_cell
 from hf_memory.experiments.segments import predict_in_segments, shares_time
 from hf_memory.mixers.auto import HEADS, model_class, model_keys
@@ -135,6 +136,8 @@ def _evaluate_split(
     """One forward pass over a split, with ``generate`` also its answers, and the row of both."""
     started = time.perf_counter()
     columns = predict(model, rows, batch_size, accelerator, bar, share)
+    if accelerator is None or accelerator.is_main_process:
+        warn_unresolved(name, columns.get("unresolved"))
     part = specification.splits[name].parts[0]
     length = max(length_bounds(found.length)[1] for found in specification.splits[name].parts)
     metrics = split_metrics(specification, name, rows.lengths.numpy(), columns)
@@ -190,7 +193,8 @@ def predict(
 
     Returns:
         ``input_ids``, ``labels``, ``predictions`` and ``token_loss``, each (n, T), padded on the right to the longest
-        row and the same in every process. Predictions and losses stand at the position of the output.
+        row and the same in every process. Predictions and losses stand at the position of the output. Where a layer can
+        tell, also ``unresolved`` (n,), whether a row's state is too large: see :mod:`hf_memory.experiments.resolution`.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
@@ -206,11 +210,11 @@ def predict(
         # A process without rows in the last block still takes part, since a sharded model needs all of them.
         batch = collate(rows.__getitems__(own or [0]))
         with autocast():
-            predictions, token_loss = predict_in_pieces(model, batch)
+            predictions, token_loss, unresolved = predict_in_pieces(model, batch)
         columns = {"input_ids": batch["input_ids"], "labels": batch["labels"], "predictions": predictions}
-        columns["token_loss"] = token_loss.float()
+        columns |= {"token_loss": token_loss.float(), "unresolved": unresolved}
         if own:
-            found.append((own, {key: value.numpy() for key, value in columns.items()}))
+            found.append((own, {key: value.numpy() for key, value in columns.items() if value is not None}))
         if bar is not None:
             bar.update(len(block))
     if world > 1:
@@ -224,11 +228,12 @@ def _assemble(found: list[tuple[list[int], dict[str, np.ndarray]]], num_rows: in
     if met != list(range(num_rows)) or not met:
         raise ValueError(f"rows: {num_rows} were given (at least 1 is needed), and {len(met)} were evaluated")
     width = max(columns["input_ids"].shape[1] for _, columns in found)
-    fill = {"input_ids": 0, "labels": IGNORE_INDEX, "predictions": IGNORE_INDEX, "token_loss": 0}
-    whole = {name: np.full((num_rows, width), fill[name], found[0][1][name].dtype) for name in fill}
+    fill = {"labels": IGNORE_INDEX, "predictions": IGNORE_INDEX}
+    shapes = {name: ((num_rows, width)[: values.ndim], values.dtype) for name, values in found[0][1].items()}
+    whole = {name: np.full(shape, fill.get(name, 0), dtype) for name, (shape, dtype) in shapes.items()}
     for indices, columns in found:
         for name, values in columns.items():
-            whole[name][indices, : values.shape[1]] = values
+            whole[name][(indices, slice(values.shape[-1]))[: values.ndim]] = values
     return whole
 
 
@@ -360,7 +365,8 @@ def split_metrics(
         groups.setdefault((task, length), []).append(index)
     found = []
     for (task, length), indices in groups.items():
-        counts = count_predictions(task, **{key: values[indices] for key, values in columns.items()})
+        own = {key: values[indices] for key, values in columns.items() if key != "unresolved"}
+        counts = count_predictions(task, **own)
         found.append((counts, metric_values(task, length, counts)))
     whole = add_counts(counts for counts, _ in found)
     return {key: _combine(count, [values[key] for _, values in found]) for key, count in whole.items()}

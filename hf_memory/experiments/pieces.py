@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch.nn import functional as F
 
+from hf_memory.experiments.resolution import tells_resolution, unresolved_rows
 from hf_memory.models.cache import MemoryCache
 from hf_memory.models.modeling import MemoryPreTrainedModel
 from hf_memory.tasks.base import IGNORE_INDEX
@@ -46,8 +47,8 @@ def has_growing_state(model: MemoryPreTrainedModel) -> bool:
 @torch.no_grad()
 def predict_in_pieces(
     model: MemoryPreTrainedModel, batch: Mapping[str, torch.Tensor], tokens: int = TOKENS
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Predictions and losses of a batch with labels.
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Predictions and losses of a batch with labels, and in which rows they mean nothing.
 
     Args:
         model: A model with a head, in evaluation mode.
@@ -56,15 +57,17 @@ def predict_in_pieces(
 
     Returns:
         Predictions (B, T), -100 where there is no target, and losses (B, T), both at the position of the output and on
-        the CPU.
+        the CPU; and the rows (B,) that :func:`unresolved_rows` tells of by the state after the last column.
     """
     num_rows, num_columns = batch["input_ids"].shape
     pieces = in_pieces(model, num_rows, num_columns, tokens)
     if len(pieces) > 1:
-        return run_pieces(model, batch, pieces)[:2]
+        predictions, losses, cache = run_pieces(model, batch, pieces)
+        return predictions, losses, unresolved_rows(model, cache)
     device = next(model.parameters()).device
-    outputs = model(**{name: value.to(device) for name, value in batch.items()}, return_logits=False)
-    return outputs.predictions.cpu(), outputs.token_loss.cpu()
+    kept = {"use_cache": True} if tells_resolution(model) else {}
+    outputs = model(**{name: value.to(device) for name, value in batch.items()}, **kept, return_logits=False)
+    return outputs.predictions.cpu(), outputs.token_loss.cpu(), unresolved_rows(model, outputs.cache)
 
 
 @torch.no_grad()

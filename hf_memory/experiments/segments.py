@@ -18,6 +18,7 @@ from accelerate.utils import gather_object
 from hf_memory.data.collator import Batch, MemoryCollator
 from hf_memory.data.tensors import TensorRows
 from hf_memory.experiments.pieces import TOKENS, has_growing_state, in_pieces, run_pieces
+from hf_memory.experiments.resolution import unresolved_rows
 from hf_memory.models.cache import MemoryCache
 from hf_memory.models.modeling import MemoryPreTrainedModel
 
@@ -67,7 +68,7 @@ def predict_in_segments(
 
     Returns:
         For each batch the numbers of its rows, and the columns that :func:`hf_memory.experiments.evaluation.predict`
-        returns of them, the same in every process.
+        returns of them, the same in every process; ``unresolved`` (B,) where a layer tells.
     """
     collate, batches, own = MemoryCollator(), [], []
     for first in range(0, len(rows), batch_size):
@@ -80,16 +81,18 @@ def predict_in_segments(
     found = []
     # A process without a piece of a batch has None in the place of its columns.
     for (block, batch), *segments in zip(batches, *gather_object([own]), strict=True):
-        predictions, losses = (torch.cat(parts, dim=1) for parts in zip(*filter(None, segments), strict=True))
+        *parts, unresolved = zip(*filter(None, segments), strict=True)
+        predictions, losses = (torch.cat(part, dim=1) for part in parts)
         columns = {"input_ids": batch["input_ids"], "labels": batch["labels"], "predictions": predictions}
-        found.append((block, {name: values.numpy() for name, values in {**columns, "token_loss": losses}.items()}))
+        columns |= {"token_loss": losses, "unresolved": unresolved[-1]}
+        found.append((block, {name: values.numpy() for name, values in columns.items() if values is not None}))
     return found
 
 
 def _run_segment(
     model: MemoryPreTrainedModel, batch: Batch, accelerator: Accelerator, tokens: int
-) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Predictions and losses of this process's columns of a batch, between the state of the last and the next one."""
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None:
+    """Predictions and losses of this process's columns of a batch, and rows that the state after them tells of."""
     world, rank = accelerator.num_processes, accelerator.process_index
     num_rows, num_columns = batch["input_ids"].shape
     pieces = own_pieces(in_pieces(model, num_rows, num_columns, tokens, at_least=world), rank, world)
@@ -97,7 +100,7 @@ def _run_segment(
     found = None
     if pieces:
         predictions, losses, cache = run_pieces(model, batch, pieces, cache)
-        found = predictions, losses.float()
+        found = predictions, losses.float(), unresolved_rows(model, cache)
     if rank + 1 < world:
         torch.distributed.send_object_list([portable(cache)], rank + 1, device=accelerator.device)
     return found

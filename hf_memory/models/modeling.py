@@ -81,6 +81,11 @@ class Mixer(StatefulLayer):
         """
         return None
 
+    @staticmethod
+    def unresolved_rows(state: State) -> torch.Tensor | None:
+        """Rows (B,) in which a state is too large to resolve an input; None where no state grows so large."""
+        return None
+
     @classmethod
     def build_mlp(cls, config: MemoryConfig, layer_idx: int) -> StatefulLayer | None:
         """The third part of the block; a mixer with a feed-forward part of its own overrides this."""

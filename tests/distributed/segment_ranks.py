@@ -68,8 +68,9 @@ def differences(model: torch.nn.Module, rows: TensorRows, together: list[Any], t
     """Whether all predictions are those of one process, how far losses are, and how many targets there are."""
     same, errors, targets = True, [], 0
     for block, columns in together:
-        predictions, losses = predict_in_pieces(model, rows.__getitems__(block), tokens)
+        predictions, losses, unresolved = predict_in_pieces(model, rows.__getitems__(block), tokens)
         same &= torch.equal(torch.from_numpy(columns["predictions"]), predictions)
+        same &= np.array_equal(columns.get("unresolved"), unresolved)
         errors.append(float((torch.from_numpy(columns["token_loss"]) - losses.float()).abs().max()))
         targets += int((predictions != -100).sum())
     return {"same": same, "error": max(errors), "targets": targets}

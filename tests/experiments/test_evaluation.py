@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import logging
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -109,6 +110,29 @@ def test_rows_of_unlike_length_are_padded_and_scored_as_if_alone():
             alone = model(input_ids=torch.from_numpy(row)[None]).logits.argmax(-1)[0].numpy()
         assert together["predictions"][index, : len(row)].tolist() == alone.tolist()
         assert (together["labels"][index, len(row) :] == -100).all()
+
+
+def test_rows_whose_state_is_too_large_are_told_once_for_each_split(caplog):
+    long = specify("bit_parity", length=8, test_lengths=[8, 400], num_train=8, num_validation=8, num_test=8)
+    splits = {name: draw(long, name, 5) for name in ("test_8", "test_400")}
+    torch.manual_seed(0)
+    model, other = (model_for_task(key, long.task, hidden_size=64, num_hidden_layers=1) for key in ("nru", "gru"))
+    found = predict(model.eval(), TensorRows(splits["test_400"]), 2)["unresolved"]
+    alone = [
+        predict(model, TensorRows({name: rows[index : index + 1] for name, rows in splits["test_400"].items()}), 1)
+        for index in range(5)
+    ]
+    assert found.tolist() == [columns["unresolved"].item() for columns in alone]
+    assert 0 < found.sum() < 5
+    with caplog.at_level(logging.WARNING):
+        evaluate_lengths(model, long, splits, run=RUN, batch_size=2, progress=False)
+        (told,) = caplog.messages
+        assert told.startswith(
+            f"test_400: {found.sum()} of 5 rows end with a state so large that it rounds inputs away"
+        )
+        for resolved in (model.double(), other):
+            evaluate_lengths(resolved, long, splits, run=RUN, batch_size=2, progress=False)
+    assert caplog.messages == [told]
 
 
 def test_chance_of_unlike_lengths_is_their_mean_by_targets():

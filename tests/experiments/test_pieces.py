@@ -11,6 +11,7 @@ from hf_memory.experiments.pieces import in_pieces, predict_in_pieces, state_aft
 from hf_memory.experiments.provenance import measure_state
 from hf_memory.experiments.training import model_for_task
 from hf_memory.mixers.auto import model_keys
+from hf_memory.models.modeling import Mixer
 
 PARITY = specify("bit_parity", length=8, test_lengths=[8], num_train=8, num_validation=8, num_test=8)
 MQAR = specify("mqar", length=40, test_lengths=[40], vocab_size=16, num_kv_pairs=2, num_train=8, num_test=8)
@@ -47,18 +48,42 @@ def test_pieces_equal_one_pass(mixer, padded):
         batch["labels"] = batch["labels"].masked_fill(mask == 0, -100)
     whole = predict_in_pieces(model, batch)
     seen = watch(model)
-    predictions, losses = predict_in_pieces(model, batch, tokens=3 * 7)
+    predictions, losses, unresolved = predict_in_pieces(model, batch, tokens=3 * 7)
     grows = any(layer.mixer.growing_state for layer in model.base_model.layers)
     assert seen == ([40] if grows else [7, 7, 7, 7, 7, 5])
     assert (whole[0] != -100).sum() == (batch["labels"] != -100).sum() > 0
     assert torch.equal(predictions, whole[0])
     torch.testing.assert_close(losses, whole[1], rtol=1e-9, atol=1e-9)
+    if any(layer.mixer.unresolved_rows is not Mixer.unresolved_rows for layer in model.base_model.layers):
+        assert unresolved.tolist() == whole[2].tolist() == [False, False, False]
+    else:
+        assert unresolved is whole[2] is None
+
+
+@pytest.mark.parametrize(("mixer", "fields", "kept"), [
+    ("nru", {}, True), ("hybrid", {"layers": ["lru", "nru"]}, True), ("lru", {}, False), ("attention", {}, False),
+])  # fmt: skip
+def test_states_of_a_pass_are_kept_where_a_layer_tells_which_it_resolves_and_nowhere_else(mixer, fields, kept):
+    model, asked = make_model(mixer, PARITY, **fields), []
+    model.base_model.register_forward_pre_hook(
+        lambda module, given, named: asked.append(named["use_cache"]), with_kwargs=True
+    )
+    assert (predict_in_pieces(model, rows(PARITY, 8, 2))[2] is not None) == kept
+    assert asked == [kept]
+
+
+def test_a_row_is_unresolved_where_any_layer_says_so(monkeypatch):
+    model, batch = make_model("hybrid", PARITY, layers=["nru", "lru"]), rows(PARITY, 8, 3)
+    for layer, told in zip(model.base_model.layers, ([True, False, False], [False, False, True]), strict=True):
+        monkeypatch.setattr(layer.mixer, "unresolved_rows", lambda state, told=told: torch.tensor(told))
+    for tokens in (24, 9):
+        assert predict_in_pieces(model, batch, tokens)[2].tolist() == [True, False, True]
 
 
 def test_targets_of_a_head_that_is_not_shifted_stay_where_they_are():
     model, batch = make_model("lstm", PARITY), rows(PARITY, 8, 4)
     whole, seen = predict_in_pieces(model, batch), watch(model)
-    predictions, losses = predict_in_pieces(model, batch, tokens=12)
+    predictions, losses, _ = predict_in_pieces(model, batch, tokens=12)
     assert seen == [3, 3, 2]
     assert torch.equal(predictions, whole[0])
     torch.testing.assert_close(losses, whole[1], rtol=1e-9, atol=1e-9)

@@ -1,12 +1,17 @@
 """Who runs which columns; that the numbers are those of one process is tested on several, in ``tests/distributed``."""
 
+import contextlib
+from collections import deque
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
+from hf_memory.data.tensors import TensorRows
+from hf_memory.experiments import segments
 from hf_memory.experiments.pieces import in_pieces
-from hf_memory.experiments.segments import own_pieces, portable, shares_time
+from hf_memory.experiments.segments import own_pieces, portable, predict_in_segments, shares_time
 from hf_memory.mixers.auto import mixer_config, mixer_model
 
 
@@ -57,3 +62,19 @@ def test_what_is_sent_is_the_state_and_not_the_columns_that_it_is_cut_from(key):
         for name, leaf in copy.items():
             assert torch.equal(leaf, state[name])
             assert leaf.untyped_storage().nbytes() == leaf.numel() * leaf.element_size()
+
+
+def test_rows_are_judged_by_the_state_after_the_last_segment(monkeypatch):
+    model, sent, parts = make_model("lru").eval(), deque(), []
+    told = iter([[True, True], [True], [False, True], [False]])
+    mixer = model.base_model.layers[0].mixer
+    monkeypatch.setattr(mixer, "unresolved_rows", lambda state: torch.tensor(next(told)))
+    monkeypatch.setattr(torch.distributed, "send_object_list", lambda held, *_, **__: sent.extend(held))
+    monkeypatch.setattr(segments, "_receive", lambda rank, device: sent.popleft())
+    monkeypatch.setattr(segments, "gather_object", lambda own: parts.extend(own) or parts)
+    ids = np.random.default_rng(0).integers(0, 5, (3, 9))
+    rows = TensorRows({"input_ids": ids, "labels": ids})
+    for rank in (0, 1):
+        process = SimpleNamespace(num_processes=2, process_index=rank, device="cpu", autocast=contextlib.nullcontext)
+        found = predict_in_segments(model, rows, 2, process)
+    assert [columns["unresolved"].tolist() for _, columns in found] == [[False, True], [False]]

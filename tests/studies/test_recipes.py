@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hf_memory.data.specification import length_bounds
 from hf_memory.storage import encode
 from hf_memory.studies.expectations import matches
 from hf_memory.studies.plans import make_settings
@@ -122,6 +123,18 @@ def test_claims_of_the_poster_name_the_steps_of_their_profile(stem, cpu):
         named[profile] = set(re.findall(r"(\S+) steps[ ,.]", " ".join(item.claim for item in recipe.expectations)))
     assert named["cpu"] - {"fewer", "40,000"} == {f"{cpu:,}"}
     assert named["full"] - {"fewer"} == {"40,000"}
+
+
+@pytest.mark.parametrize(("path", "profile"), [case for case in CASES if "plateau: " in case[0].read_text()])
+def test_a_plateau_is_the_chance_level_of_its_law(path, profile):
+    recipe = load_recipe(path, profile)
+    if profile == "full":
+        assert recipe.plateau is None
+        return
+    for place in recipe.places():
+        for part in recipe.specification_at(place).splits["validation"].parts:
+            level = part.task.chance_level(recipe.metric_name, length_bounds(part.length)[1])
+            assert recipe.plateau == pytest.approx(level, rel=0, abs=1e-3), place
 
 
 def test_mixers_of_equal_state_hold_equally_many_numbers():

@@ -6,11 +6,13 @@ import math
 import numpy as np
 import pytest
 
-from hf_memory.tasks import TASKS, heuristics, make_task, task_class
+from hf_memory.tasks import TASKS, bags, heuristics, make_task, task_class
 from hf_memory.tasks.associative_recall import AssociativeRecall
+from hf_memory.tasks.bags import bag_codes, bag_levels
 from hf_memory.tasks.base import Segment
 from hf_memory.tasks.bit_parity import BitParity
 from hf_memory.tasks.dyck import Dyck
+from hf_memory.tasks.groups import commutator_order
 from hf_memory.tasks.heuristics import MEMORYLESS, STACKS, heuristic_levels
 from hf_memory.tasks.mqar import MQAR
 from hf_memory.tasks.string_copy import StringCopy
@@ -85,11 +87,25 @@ def shortest_of_each_law():
     return [pytest.param(task, length, id=name) for (task, length), name in zip(cases, names, strict=True)]
 
 
-def excesses(task, length, num_tokens, seed=0):
+def hangs_on_order(task, length):
+    """Whether the ids of a row without their order leave the answer open; where they do not, a bag is no shortcut."""
+    free = {
+        "bit_parity": True,  # a sum
+        "cycle_navigation": True,  # a sum
+        "interval_counting": True,  # on-intervals last alike: how often it was on tells how far the last of them is
+        "modular_arithmetic": length < 10,  # of few digits most orders have one value
+    }
+    if task.key == "group_word_problem":
+        return commutator_order(task.group) > 1
+    return not free.get(task.key, False)
+
+
+def excesses(task, length, num_tokens, seed=0, with_bags=hangs_on_order):
     """Rules that beat the stated level of a task by more than four standard errors, with value, error and level.
 
     For rules that remember nothing the level is chance; for others it is the best of chance and the baselines.
-    Stacks deeper than one are no shortcut. Where whole rows are scored, single tokens are too.
+    Stacks deeper than one are no shortcut, nor are bags where the law does not hang on order. Where whole rows are
+    scored, single tokens are too.
     """
     num_rows = min(max(num_tokens // task.row_length(length), 250), 4_000)
     rng, chance = np.random.default_rng([seed, length]), task.chance_level(task.headline_metric, length)
@@ -103,6 +119,8 @@ def excesses(task, length, num_tokens, seed=0):
         tokens = heuristic_levels(task, length, rng, num_rows, "token_accuracy", MEMORYLESS)
         level = task.chance_level("token_accuracy", length)
         found |= {f"{name} by token": (value, error, level) for name, (value, error) in tokens.items()}
+    if with_bags(task, length):
+        found |= {name: (*level, stated) for name, level in bag_levels(task, length, rng, num_rows).items()}
     return {name: case for name, case in found.items() if case[0] - case[2] > 4 * case[1] + 1e-9}
 
 
@@ -147,6 +165,40 @@ def test_chance_that_forgets_what_positions_tell_is_caught():
 
     assert set(excesses(StatedAtOneInK(), 64, 250_000)) >= {"position", "slot"}
     assert excesses(StatedAtOneInK(slot_assignment="shuffled"), 64, 250_000) == {}
+
+
+@pytest.mark.parametrize(
+    ("task", "length"),
+    [
+        (BitParity(), 16),
+        (make_task("cycle_navigation"), 39),
+        (make_task("group_word_problem", group="Z2"), 32),
+        (make_task("interval_counting"), 200),
+        (make_task("modular_arithmetic", modulus=3, brackets=True), 7),
+    ],
+)
+def test_a_bag_solves_the_laws_that_do_not_hang_on_order(task, length):
+    assert not hangs_on_order(task, length)
+    found = excesses(task, length, 50_000, with_bags=lambda *_: True)
+    assert "bag_of_ids" in found
+    assert set(found) <= {"bag", "bag_of_ids"}
+    assert found["bag_of_ids"][0] > 0.85
+
+
+def test_laws_that_differ_from_those_in_their_order_alone_are_held_to_a_bag():
+    assert hangs_on_order(make_task("group_word_problem", group="S3"), 32)
+    assert hangs_on_order(make_task("modular_arithmetic", modulus=3, brackets=True), 40)
+
+
+def test_a_bag_tells_how_often_ids_have_come_and_not_in_which_order():
+    rows = np.array([[0, 1, 1, 2], [1, 0, 1, 2], [2, 1, 1, 0], [0, 1, 2, 2]])
+    codes = bag_codes(rows)
+    assert (codes[:, 3] == codes[0, 3]).tolist() == [True, True, True, False]
+    assert (codes[:, 1] == codes[0, 1]).tolist() == [True, True, False, True]
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, 5, (2_000, 12))
+    counts = np.stack([np.bincount(row, minlength=5) for row in rows])
+    assert len(np.unique(bag_codes(rows)[:, -1])) == len(np.unique(counts, axis=0))
 
 
 EXACT = [
@@ -239,6 +291,7 @@ def test_standard_errors_are_those_of_repeated_draws():
 def test_rules_are_known_by_name_and_metrics_are_checked():
     assert doctest.testmod(heuristics).attempted == 5
     assert doctest.testmod(heuristics).failed == 0
+    assert doctest.testmod(bags) == (0, 4)
     rng = np.random.default_rng(0)
     assert set(heuristic_levels(BitParity(), 8, rng, 50, names=("position", "slot"))) == {"position", "slot"}
     assert "all_counters" in heuristic_levels(Dyck(), 12, rng, 50)
