@@ -1,7 +1,10 @@
 """The README does what it says."""
 
+import itertools
+import json
 import re
 import shlex
+import statistics
 import subprocess
 import sys
 
@@ -14,6 +17,8 @@ from tests.snippets import ROOT, codes, section
 TEXT = (ROOT / "README.md").read_text()
 # The section on sharing needs a Hub: its own tests bring one.
 LOCAL = TEXT.replace(section(TEXT, "Share"), "")
+# Sentences alone: no snippets, names in code, targets of links, tables.
+PROSE = " ".join(re.sub(r"```.*?```|`[^`]*`|\]\([^)]*\)|^\|.*?$", " ", TEXT, flags=re.DOTALL | re.MULTILINE).split())
 
 
 def test_python_snippets_run_as_printed(tmp_path, monkeypatch, tables):
@@ -48,3 +53,59 @@ def test_every_file_that_a_page_points_to_is_there(page):
     for target in targets:
         if not target.startswith(("http://", "https://", "#")):
             assert (ROOT / target.partition("#")[0]).exists(), target
+
+
+def benchmark(kind):
+    """The report that the README points to."""
+    return json.loads(
+        (ROOT / re.search(rf"\]\((benchmarks/results/{kind}-[\d-]+)\.md\)", TEXT)[1]).with_suffix(".json").read_text()
+    )
+
+
+def attacks():
+    """The sentences about attacks, with the numbers of their rows."""
+    report = benchmark("faults")
+    cases = {kind: [row["cases"] for row in rows] for kind, rows in report["sections"].items()}
+    assert (len(cases["kills"]), {*cases} - {"kills", "inputs", "files"}) == (7, {"disk", "pairs"})
+    assert report["complete"] and not any(row["faults"] for rows in report["sections"].values() for row in rows)
+    [moments] = set(cases["kills"])
+    return (
+        f"seven commands killed with -9 at {moments} moments each, {sum(cases['inputs']):,} random configs and inputs, "
+        f"{sum(cases['files']):,} damaged files, full disks and read-only folders, two at once. "
+        f"In {sum(map(sum, cases.values())):,} cases nothing was lost, doubled, torn, left over or hung"
+    )
+
+
+def speeds():
+    """The sentence about speed, with the ratios of its runs."""
+    report = benchmark("cpu")
+    assert report["environment"]["threads"] == 1
+    seconds = {row["what"]: row["seconds"] for row in report["sections"]["peers"]}
+
+    def ratio(what):
+        pairs = zip(seconds[what]["ours"], itertools.cycle(seconds[what]["other"]), strict=False)
+        return statistics.median(ours / other for ours, other in pairs)
+
+    return (
+        "Against transformers on one thread of a CPU, a training step of Mamba takes "
+        f"1 / {1 / ratio('mamba against transformers Mamba'):.0f} of its torch path, of RWKV-4 "
+        f"1 / {1 / ratio('rwkv against transformers RWKV'):.0f}, of GPT-2 "
+        f"{ratio('attention against transformers GPT-2'):.2f} with our attention."
+    )
+
+
+@pytest.mark.parametrize("sentences", [attacks, speeds])
+def test_what_was_measured_is_what_committed_rows_say(sentences):
+    assert sentences() in PROSE
+
+
+def test_no_figure_of_a_gpu_is_claimed_as_long_as_none_is_committed():
+    reports = [json.loads(path.read_text()) for path in (ROOT / "benchmarks" / "results").glob("*.json")]
+    none = all(report["environment"]["cuda"] is None for report in reports)
+    assert reports and ("No GPU figure has been measured yet, so none is claimed" in PROSE) == none
+
+
+def test_every_other_number_is_listed_here():
+    rest = PROSE.replace(attacks(), "").replace(speeds(), "")
+    demo = ["2", "3", "32", "3", "48", "7", "57"]  # cores, minutes and seconds: timed by hand, and in no file
+    assert re.findall(r"(?<![\w.-])\d[\d.,]*(?<=\d)", rest) == ["3.11", *demo]

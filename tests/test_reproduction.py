@@ -6,15 +6,12 @@ from pathlib import Path
 import pytest
 
 from hf_memory.reports.committed_figures import drawn_from
-from hf_memory.reports.formats import spread
 from hf_memory.reports.profiles import read_profiles
 from hf_memory.reports.reproduction import read_reproductions, render
-from hf_memory.reports.study_tables import place_tables
 from hf_memory.studies.outcomes import find_records, read_study
 from hf_memory.studies.plans import make_settings, search_cells
 from hf_memory.studies.recipes_yaml import load_recipe
 from hf_memory.studies.suites import load_suite
-from tests.reports.frames import fresh_values, read_rows
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "REPRODUCTION.md").read_text()
@@ -72,18 +69,3 @@ def test_the_rows_are_those_of_the_committed_recipe(record):
     for result in study.results:
         assert not result.problems, f"{result.cell.name} is damaged"
         assert result.cell.digest == result.digest, f"{result.cell.name} was run from other settings"
-
-
-@pytest.mark.parametrize("record", RECORDS, ids=[f"{path.parent.parent.name}-{path.parent.name}" for path in RECORDS])
-def test_someone_elses_pandas_gives_every_value_of_the_table(record):
-    study = read_study(record)
-    if not study.complete:
-        return  # its table is not on the page
-    rows, table = read_rows(record), place_tables(study, "t")[0]
-    for line in (line for line in table.lines if not line.level):
-        texts = dict(zip(table.columns, (cell.text for cell in line.cells), strict=True))
-        place = next(one for one in study.places() if all(texts[axis] == str(value) for axis, value in one.items()))
-        for split in {result.split for result in rows[["split"]].drop_duplicates().itertuples()}:
-            values = fresh_values(rows, place, split, study.recipe.metric_name)
-            if len(values):
-                assert texts[split].removeprefix("≥ ") == spread(list(values))

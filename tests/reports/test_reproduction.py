@@ -27,7 +27,7 @@ from hf_memory.studies.outcomes import find_records
 from hf_memory.studies.recipes_yaml import load_recipe
 from hf_memory.studies.replication import Line, Replication
 from hf_memory.studies.verdicts import Tally
-from tests.reports.frames import fresh_values, read_rows
+from tests.recomputed.sweeps import Sweep
 from tests.reports.rows import Page
 from tests.reports.study_examples import CHANGED, FINAL, SEEDS, WORDS, stored, words_recipe
 from tests.studies.sweep_examples import TINY_DATA, made_up
@@ -90,8 +90,8 @@ def test_a_sweep_that_has_not_ended_is_running_and_gives_no_number(root):
 
 
 def test_every_number_of_a_sentence_is_that_of_the_rows(root):
-    rows = read_rows(lay(root))
-    lstm, gru = (fresh_values(rows, {"arm": arm}, "test_12", "token_accuracy") for arm in ("lstm", "gru"))
+    sweep = Sweep(lay(root))
+    lstm, gru = (sweep.by_seed({"arms": arm, "split": "test_12"})[0] for arm in ("lstm", "gru"))
     assert list(gru.index) == list(SEEDS)
     text = write_reproduction(root).read_text()
     assert (
