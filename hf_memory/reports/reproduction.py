@@ -71,10 +71,9 @@ class Reproduction:
         """How many seeds a claim rests on: those of the runs at a chosen rate; nothing before the sweep is done."""
         if not self.done:
             return ""
-        found = {
-            tuple(place.items()): self._finished.at_rate(place, "chosen") or [] for place in self._finished.places()
-        }
-        return span(len({run.cell.seed for run in runs}) for runs in found.values())
+        found = [self._finished.at_rate(place, "chosen") for place in self._finished.places()]
+        # A depth that was passed over has none.
+        return span(len({run.cell.seed for run in runs}) for runs in found if runs)
 
     @property
     def hours(self) -> str:
