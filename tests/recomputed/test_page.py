@@ -30,7 +30,7 @@ from tests.recomputed.verdicts import by_luck, judge
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 SECTIONS = re.split(r"^## ", (ROOT / "REPRODUCTION.md").read_text(), flags=re.MULTILINE)
-RECIPES = sorted(EXAMPLES.glob("recipes/*.yaml"), key=lambda path: int(re.findall(r"\d+", path.name)[0]))
+RECIPES = sorted(EXAMPLES.glob("recipes/*.yaml"), key=lambda path: (int(re.findall(r"\d+", path.name)[0]), path.name))
 SUITES = {path.stem: yaml.safe_load(path.read_text()) for path in EXAMPLES.glob("suites/*.yaml")}
 
 
@@ -350,5 +350,6 @@ def test_every_sentence_of_the_template():
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string((EXAMPLES / "reproduction.md.jinja").read_text())
     recipes, suites = {path.stem: Numbers(path.stem) for path in RECIPES}, {name: Scores(name) for name in SUITES}
-    text, page = template.render(recipes=recipes, suites=suites, overview="", withdrawn=""), "## ".join(SECTIONS)
+    text = template.render(recipes=recipes, suites=suites, overview="", withdrawn="", replicated="")
+    page = "## ".join(SECTIONS)
     assert [part for part in re.split(r"\n{2,}", text) if part.strip() not in page] == []
