@@ -47,6 +47,9 @@ def sweep(
     replicate: Annotated[
         int, typer.Option(min=0, help="Then run what agreed again with this many seeds that nobody has used.")
     ] = 0,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="With --replicate: seeds that no replication of this folder has shown.")
+    ] = False,
 ) -> None:
     """Run a recipe: mixers x sizes x learning rates x seeds. A sweep that was stopped goes on where it was.
 
@@ -59,6 +62,8 @@ def sweep(
     from hf_memory.studies.sweep import run_sweep
 
     check_backend(backend)
+    if fresh and not replicate:
+        raise ValueError("fresh: there are no seeds to choose without --replicate")
     loaded = load_recipe(find_file(recipe, "recipes"), profile)
     if dry_run:
         show_cells(loaded, workers)
@@ -81,7 +86,9 @@ def sweep(
         show_verdicts(study)
     if replicate and study.complete:
         show_replication(
-            run_replication(study, folder, replicate, workers=workers, backend=backend, gpu_share=gpu_share)
+            run_replication(
+                study, folder, replicate, workers=workers, backend=backend, gpu_share=gpu_share, fresh=fresh
+            )
         )
     typer.echo(f"rows: {folder}; `hf-memory report {folder} --out report/` writes the page")
     if any(result.error is not None for result in study.results):

@@ -103,10 +103,15 @@ def expectation_table(recipe: Recipe, name: str) -> PageTable:
 
 
 def replication_table(replication: Replication, name: str) -> PageTable:
-    """The claims that agreed, and in how many seeds that nobody had used they hold again."""
+    """The claims that agreed, and in how many seeds that nobody had used they hold again.
+
+    The note also tells what earlier replications came to, after which the study was mended.
+    """
     columns, *texts = table(replication)
     lines = tuple(TableLine(tuple(TableCell(text, kind="text") for text in line)) for line in texts)
-    return PageTable(name, "Run again with fresh seeds", f"{summary(replication)}.", columns, lines, filter=False)
+    told = [f"Before the study was mended: {summary(found)}." for found in replication.earlier]
+    note = " ".join((f"{summary(replication)}.", *told))
+    return PageTable(name, "Run again with fresh seeds", note, columns, lines, filter=False)
 
 
 def changed_table(recipe: Recipe, name: str) -> PageTable:

@@ -27,7 +27,7 @@ FOLDER, RECORD = "replication", "replication.json"
 """Folder below the rows of a study, and the file in it that holds the table."""
 
 FIRST_SEED = 1000
-"""The first seed of a replication; seeds of its own searches begin 500 later."""
+"""The first seed of a replication, and how far the next one's lies; seeds of its own searches begin 500 later."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +59,7 @@ class Replication:
         seeds: The fresh seeds.
         searched: Those of them with a search of their own.
         lines: One per claim that agreed.
+        earlier: Replications of the same folder before the study was mended, the first one first.
     """
 
     recipe: str
@@ -66,6 +67,7 @@ class Replication:
     seeds: tuple[int, ...]
     searched: tuple[int, ...]
     lines: tuple[Line, ...]
+    earlier: tuple["Replication", ...] = ()
 
     @property
     def held(self) -> int:
@@ -96,6 +98,7 @@ def replicate(
     workers: int | None = None,
     backend: str = "local",
     gpu_share: float = 0.0,
+    fresh: bool = False,
     progress: bool = True,
 ) -> Replication:
     """Run the cells behind each claim that agreed with fresh seeds, and write the table.
@@ -107,6 +110,8 @@ def replicate(
         workers: As for :func:`hf_memory.studies.sweep.run_sweep`.
         backend: As there.
         gpu_share: As there.
+        fresh: Take seeds that no replication of this folder has shown, as a study needs that was mended because one
+            failed; the earlier tables are kept. Without it a second replication goes on with the first one's runs.
         progress: As there.
 
     Raises:
@@ -119,7 +124,11 @@ def replicate(
     agreed = [judgement for judgement in judge_study(study) if judgement.verdict == "agrees"]
     folder = Path(results) / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    plan = _Plan(study, [named(study, judgement.expectation) for judgement in agreed], seeds)
+    found_before = read_replication(results)
+    known = () if found_before is None else (*found_before.earlier, found_before)
+    earlier = known if fresh else known[:-1]
+    shown = max((seed for found in earlier for seed in found.seeds), default=0)
+    plan = _Plan(study, [named(study, judgement.expectation) for judgement in agreed], seeds, shown)
     seconds = {key(setting.place): setting.seconds for setting in plan.settings}
     with (
         make_workers(backend, workers, gpu_share) as pool,
@@ -132,7 +141,7 @@ def replicate(
     found = plan.study_of(folder, searches, finals)
     pairs = zip(agreed, plan.expectations, strict=True)
     lines = tuple(_line(found, judgement, item, seeds) for judgement, item in pairs)
-    replication = Replication(study.recipe.name, study.recipe.profile, plan.seeds, plan.searched, lines)
+    replication = Replication(study.recipe.name, study.recipe.profile, plan.seeds, plan.searched, lines, earlier)
     write_text(folder / RECORD, json.dumps(sealed(encode(dataclasses.asdict(replication))), indent=1) + "\n")
     return replication
 
@@ -147,14 +156,19 @@ def read_replication(results: str | os.PathLike[str]) -> Replication | None:
     if not is_file(path):
         return None
     try:
-        values = unsealed(read_json(path))
-        lines = [
-            Line(**{**line, "first": Tally(**line["first"]), "again": line["again"] and Tally(**line["again"])})
-            for line in values.pop("lines")
-        ]
-        return Replication(**{**values, **{n: tuple(values[n]) for n in ("seeds", "searched")}, "lines": tuple(lines)})
+        return _from_json(unsealed(read_json(path)))
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is no table of a replication ({error}); run the replication again") from error
+
+
+def _from_json(values: Mapping[str, Any]) -> Replication:
+    lines = tuple(
+        Line(**{**line, "first": Tally(**line["first"]), "again": line["again"] and Tally(**line["again"])})
+        for line in values["lines"]
+    )
+    seeds = {name: tuple(values[name]) for name in ("seeds", "searched")}
+    earlier = tuple(map(_from_json, values.get("earlier", ())))
+    return Replication(**{**values, **seeds, "lines": lines, "earlier": earlier})
 
 
 def _line(found: "_Replicated", judgement: Judgement, expectation: Expectation, seeds: int) -> Line:
@@ -178,13 +192,13 @@ class _Replicated(Study):
 class _Plan:
     """What is run again."""
 
-    def __init__(self, study: Study, expectations: Sequence[Expectation], seeds: int):
+    def __init__(self, study: Study, expectations: Sequence[Expectation], seeds: int, shown: int):
         # The one arm that the study's search named is not named anew.
         plain = [dataclasses.replace(e, left=_plain(e.left)) if e.left.over == "named" else e for e in expectations]
         self.study, self.expectations = study, plain
         self.settings = make_settings(study.recipe)
-        used = {result.cell.seed for result in study.results}
-        first = max(FIRST_SEED, 1 + max(used, default=0))
+        used = max((result.cell.seed for result in study.results), default=0)
+        first = max(FIRST_SEED, 1 + used, (shown // FIRST_SEED + 1) * FIRST_SEED)
         self.seeds = tuple(range(first, first + seeds))
         self.searched = self.seeds[::2]
         own = len(study.recipe.seeds["search"])

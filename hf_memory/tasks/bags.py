@@ -1,7 +1,7 @@
 """What a bag of the ids reaches on a task: how often each has come when an answer is due, whatever their order.
 
-The rules stand beside :mod:`hf_memory.tasks.heuristics` and not in it. Some laws state levels of those rules, which are
-thereby a part of the code that their results were made with; no law states one of these.
+The rules stand beside :mod:`hf_memory.tasks.heuristics` and not in it. Many laws state levels of those rules, which are
+thereby a part of the code that their results were made with; of these only modular arithmetic does.
 
 >>> from hf_memory.tasks import make_task
 >>> levels = bag_levels(make_task("bit_parity"), 16, np.random.default_rng(0))

@@ -6,6 +6,7 @@ import pytest
 
 import hf_memory.studies.replication
 import hf_memory.studies.sweep
+from hf_memory.reports.verdict_tables import replication_table
 from hf_memory.studies.replication import (
     RECORD,
     Line,
@@ -22,6 +23,7 @@ from tests.studies.sweep_examples import InlineWorkers, tiny_recipe
 
 HOLDS = {"claim": "GRU is right now and then.", "left": {"arms": "gru"}, "relation": ">=", "right": 0.0}
 FAILS = {"claim": "LSTM is perfect.", "left": {"arms": "lstm"}, "relation": ">", "right": 1.0}
+CHANGED = {"date": "2026-01-01", "why": "a test"}
 SEEDS = {"search": [0, 1], "looks": [5], "rows": "own"}
 
 
@@ -76,6 +78,25 @@ def test_a_second_replication_runs_nothing(tmp_path, workers):
     workers.ran.clear()
     assert replicate(study, tmp_path, 3, progress=False) == first
     assert workers.ran == []
+
+
+def test_a_mended_study_takes_seeds_that_nobody_has_seen_and_keeps_the_earlier_tables(tmp_path, workers):
+    first = replicate(swept(tmp_path, workers), tmp_path, 3, progress=False)
+    workers.ran.clear()
+    # Mended: the same runs behind other claims. Their seeds have been looked at.
+    mended = swept(tmp_path, workers, expectations=[HOLDS], changed=[{**CHANGED, "claim": FAILS["claim"]}])
+    second = replicate(mended, tmp_path, 5, fresh=True, progress=False)
+    assert (second.seeds, second.earlier) == (tuple(range(2000, 2005)), (first,))
+    assert {c.seed for c in workers.ran} == {*range(2000, 2005), 2500, 2501}
+    assert read_replication(tmp_path) == second
+    # What was stopped goes on with the seeds it had, and the earlier table stays.
+    workers.ran.clear()
+    assert replicate(mended, tmp_path, 5, progress=False) == second
+    assert workers.ran == []
+    third = replicate(mended, tmp_path, 3, fresh=True, progress=False)
+    assert (third.seeds[0], [found.seeds[0] for found in third.earlier]) == (3000, [1000, 2000])
+    note = replication_table(third, "again").note
+    assert note.count("Before the study was mended: 1 of 1 lines hold again with") == 2
 
 
 def test_a_missing_run_leaves_a_line_open_and_it_does_not_hold(tmp_path, workers, monkeypatch):

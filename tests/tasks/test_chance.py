@@ -87,13 +87,12 @@ def shortest_of_each_law():
     return [pytest.param(task, length, id=name) for (task, length), name in zip(cases, names, strict=True)]
 
 
-def hangs_on_order(task, length):
+def hangs_on_order(task):
     """Whether the ids of a row without their order leave the answer open; where they do not, a bag is no shortcut."""
     free = {
         "bit_parity": True,  # a sum
         "cycle_navigation": True,  # a sum
         "interval_counting": True,  # on-intervals last alike: how often it was on tells how far the last of them is
-        "modular_arithmetic": length < 10,  # of few digits most orders have one value
     }
     if task.key == "group_word_problem":
         return commutator_order(task.group) > 1
@@ -119,7 +118,7 @@ def excesses(task, length, num_tokens, seed=0, with_bags=hangs_on_order):
         tokens = heuristic_levels(task, length, rng, num_rows, "token_accuracy", MEMORYLESS)
         level = task.chance_level("token_accuracy", length)
         found |= {f"{name} by token": (value, error, level) for name, (value, error) in tokens.items()}
-    if with_bags(task, length):
+    if with_bags(task):
         found |= {name: (*level, stated) for name, level in bag_levels(task, length, rng, num_rows).items()}
     return {name: case for name, case in found.items() if case[0] - case[2] > 4 * case[1] + 1e-9}
 
@@ -174,11 +173,10 @@ def test_chance_that_forgets_what_positions_tell_is_caught():
         (make_task("cycle_navigation"), 39),
         (make_task("group_word_problem", group="Z2"), 32),
         (make_task("interval_counting"), 200),
-        (make_task("modular_arithmetic", modulus=3, brackets=True), 7),
     ],
 )
 def test_a_bag_solves_the_laws_that_do_not_hang_on_order(task, length):
-    assert not hangs_on_order(task, length)
+    assert not hangs_on_order(task)
     found = excesses(task, length, 50_000, with_bags=lambda *_: True)
     assert "bag_of_ids" in found
     assert set(found) <= {"bag", "bag_of_ids"}
@@ -186,8 +184,23 @@ def test_a_bag_solves_the_laws_that_do_not_hang_on_order(task, length):
 
 
 def test_laws_that_differ_from_those_in_their_order_alone_are_held_to_a_bag():
-    assert hangs_on_order(make_task("group_word_problem", group="S3"), 32)
-    assert hangs_on_order(make_task("modular_arithmetic", modulus=3, brackets=True), 40)
+    assert hangs_on_order(make_task("group_word_problem", group="S3"))
+
+
+@pytest.mark.parametrize(
+    ("length", "knobs", "least"),
+    [
+        (7, {"modulus": 3, "brackets": True}, 0.85),
+        (4, {"modulus": 7}, 0.35),
+        (2, {}, 0.8),
+        (40, {"brackets": True}, 0.0),
+    ],
+)
+def test_what_a_bag_reaches_on_short_expressions_is_a_stated_level(length, knobs, least):
+    task = make_task("modular_arithmetic", **knobs)
+    assert task.baselines(length)["bag_of_ids"] > least
+    found, error = bag_levels(task, length, np.random.default_rng(5))["bag_of_ids"]
+    assert found < task.baselines(length)["bag_of_ids"] + 4 * error
 
 
 def test_a_bag_tells_how_often_ids_have_come_and_not_in_which_order():
