@@ -30,7 +30,13 @@ from hf_memory.reports.study_plots import draw_study
 from hf_memory.reports.study_tables import place_tables
 from hf_memory.reports.tables import markdown_table, noted_markdown
 from hf_memory.reports.verdict_plots import verdict_drawing
-from hf_memory.reports.verdict_tables import changed_table, expectation_table, replication_table, verdict_table
+from hf_memory.reports.verdict_tables import (
+    changed_table,
+    expectation_table,
+    replication_table,
+    verdict_table,
+    window_table,
+)
 from hf_memory.storage import read_json, write_text
 from hf_memory.studies.expectations import Expectation
 from hf_memory.studies.judging import Judgement, judge_expectation, judge_study
@@ -95,6 +101,12 @@ class Reproduction:
         if not self.done:
             return noted_markdown(expectation_table(self.recipe, "claims"))
         return noted_markdown(verdict_table(self._finished, self.judgements, "verdicts"))
+
+    @property
+    def windows(self) -> str:
+        """The table of learning rates at which runs solve; nothing where no claim reads a window."""
+        table = window_table(self._finished, "windows")
+        return "" if table is None else noted_markdown(table)
 
     @property
     def values(self) -> str:

@@ -14,7 +14,7 @@ from hf_memory.reports.study_plots import draw_study
 from hf_memory.reports.study_tables import PLACE_FACTS, RUN_FACTS, cell_table, place_tables
 from hf_memory.reports.tables import PageTable, to_csv, to_markdown
 from hf_memory.reports.verdict_plots import verdict_drawing
-from hf_memory.reports.verdict_tables import changed_table, replication_table, verdict_table
+from hf_memory.reports.verdict_tables import changed_table, replication_table, verdict_table, window_table
 from hf_memory.studies.judging import judge_study
 from hf_memory.studies.outcomes import Study, find_records, read_study
 from hf_memory.studies.replication import Replication, read_replication
@@ -65,6 +65,8 @@ def _section(study: Study, again: Replication | None) -> tuple[dict[str, Any], d
     recipe, name = study.recipe, file_name(study.recipe.name, study.recipe.profile)
     judgements = judge_study(study)
     claims = [verdict_table(study, judgements, f"{name}-verdicts")]
+    windows = window_table(study, f"{name}-windows")
+    claims += [windows] if windows is not None else []
     claims += [replication_table(again, f"{name}-again")] if again is not None else []
     claims += [changed_table(recipe, f"{name}-changed")] if recipe.changed else []
     tables = [*place_tables(study, name), cell_table(study, f"{name}-cells")]

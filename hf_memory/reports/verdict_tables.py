@@ -2,15 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 
-from hf_memory.reports.formats import by_seed
-from hf_memory.reports.study_axes import is_on_edge
+from hf_memory.reports.formats import by_seed, rate
+from hf_memory.reports.study_axes import is_on_edge, label_of
 from hf_memory.reports.tables import PageTable, TableCell, TableLine
 from hf_memory.studies.expectations import Expectation, Measure
-from hf_memory.studies.judging import Judgement
+from hf_memory.studies.judging import Judgement, seeds_that_solve
 from hf_memory.studies.outcomes import Study
 from hf_memory.studies.recipes import Recipe
 from hf_memory.studies.replication import Replication, summary, table
-from hf_memory.studies.verdicts import LOOKS, Verdict, chance_of_verdicts
+from hf_memory.studies.verdicts import LOOKS, Tally, Verdict, chance_of_verdicts
 
 KINDS: dict[Verdict, str] = {
     "agrees": "agrees",
@@ -100,6 +100,34 @@ def expectation_table(recipe: Recipe, name: str) -> PageTable:
     return PageTable(
         name, "Registered claims", note, ("claim", "published", "measured", "because"), tuple(lines), False
     )
+
+
+def window_table(study: Study, name: str) -> PageTable | None:
+    """In how many seeds each learning rate solves the task, for all windows that a claim reads; None without any."""
+    measures = [m for item in study.recipe.expectations for m in item.measures if m.quantity == "lr_window"]
+    found: dict[tuple[str, str], dict[float, Tally]] = {}
+    for measure in measures:
+        level = f"{measure.theta:g}{' of its best' if measure.of_best else ''} on {measure.split}"
+        for place in study.places(study.select(measure.arms, measure.at)):
+            found[label_of(place), level] = seeds_that_solve(study, place, measure)
+    rates = sorted({own for tallies in found.values() for own in tallies})
+    lines = []
+    for labels, tallies in found.items():
+        inside = [rate(own) for own, tally in tallies.items() if 3 * tally.holds >= 2 * tally.planned]
+        texts = [_seeds_of(tallies[own]) if own in tallies else "" for own in rates]
+        every = (*labels, *texts, ", ".join(inside) or "none")
+        lines.append(TableLine(tuple(TableCell(text, kind="text") for text in every)))
+    note = (
+        "Seeds in which a run holds the level for three looks, within the steps of its recipe. The window is the rates "
+        "at which at least two thirds of them do."
+    )
+    columns = ("arm", "level", *map(rate, rates), "window")
+    return PageTable(name, "Windows of learning rates", note, columns, tuple(lines)) if lines else None
+
+
+def _seeds_of(tally: Tally) -> str:
+    missing = tally.planned - tally.holds - tally.fails
+    return f"{tally.holds} of {tally.planned}" + (f", {missing} missing" if missing else "")
 
 
 def replication_table(replication: Replication, name: str) -> PageTable:

@@ -246,6 +246,30 @@ def _at_place(study: Study, place: Mapping[str, Any], measure: Measure) -> tuple
     return values, {result.cell.seed for result in results if _is_stuck(study, result)}
 
 
+def seeds_that_solve(study: Study, place: Mapping[str, Any], measure: Measure) -> dict[float, Tally]:
+    """In how many seeds of the search each learning rate solves the task; runs that tell nothing are on neither side.
+
+    Args:
+        study: A sweep.
+        place: One of its places.
+        measure: A window of learning rates, whose level, split and metric are meant.
+    """
+    level = dataclasses.replace(measure, quantity="steps_to")
+    metric, found = measure.metric_in(study.recipe.metric_name), dict[float, list[bool | None]]()
+    for result in study.at_place(place):
+        if result.cell.stage == "search":
+            found.setdefault(result.cell.learning_rate, []).append(_solves(result, level, metric))
+    return {rate: Tally(own.count(True), own.count(False), len(own)) for rate, own in sorted(found.items())}
+
+
+def _solves(result: Result, level: Measure, metric: str) -> bool | None:
+    """Whether a run gets to a level; None where that was not measured."""
+    try:
+        return math.isfinite(_quantity(result, level, metric)) if result.is_known else None
+    except UndecidedError:
+        return None
+
+
 def _over_rates(
     study: Study, place: Mapping[str, Any], measure: Measure, metric: str
 ) -> tuple[dict[int, float], set[int]]:

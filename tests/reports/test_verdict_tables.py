@@ -1,5 +1,6 @@
 """Tables of claims say how often a relation held, and what luck alone would give."""
 
+import dataclasses
 import math
 
 import pytest
@@ -11,12 +12,14 @@ from hf_memory.reports.verdict_tables import (
     expectation_table,
     is_lower_bound,
     verdict_table,
+    window_table,
 )
 from hf_memory.studies.expectations import Measure
 from hf_memory.studies.judging import Judgement
 from hf_memory.studies.verdicts import Tally
+from hf_memory.studies.watched import HistoryPoint
 from tests.reports.study_examples import CHANGED, FINAL, WORDS, words_recipe
-from tests.studies.sweep_examples import made_up
+from tests.studies.sweep_examples import made_up, tiny_recipe
 
 SEARCHED = {key: value for key, value in FINAL.items() if key[2] < 2}
 
@@ -48,6 +51,32 @@ def test_values_on_the_edge_of_the_grid_are_lower_bounds():
     for changes, bound in [({}, True), ({"minus": "test_8"}, False), ({"quantity": "steps_to"}, False),
                            ({"rate": "best"}, False)]:  # fmt: skip
         assert is_lower_bound(study, Measure.from_json({"arms": "lstm", **changes})) is bound
+
+
+def test_a_window_is_the_rates_at_which_two_thirds_of_the_seeds_solve():
+    claim = {"left": {"arms": "lstm", "quantity": "lr_window"}, "relation": ">", "right": 0.5, "claim": "Wide."}
+    recipe = tiny_recipe(
+        arms={"lstm": {}},
+        learning_rates=[1e-4, 1e-3, 1e-2],
+        seeds={"search": [0, 1, 2]},
+        expectations=[claim, {**claim, "claim": "Its own.", "left": {**claim["left"], "of_best": True}}],
+    )
+    study = made_up(recipe, {("lstm", rate, seed): 0.9 for seed in range(3) for rate in recipe.learning_rates})
+
+    def looks(result):
+        rate, seed = result.cell.learning_rate, result.cell.seed
+        best = {1e-4: 0.5, 1e-3: 0.95, 1e-2: 0.95 if seed else 0.5}[rate]
+        points = [HistoryPoint(step, "validation", {"token_accuracy": best}) for step in (1, 2, 4)]
+        return [] if (rate, seed) == (1e-3, 2) else points  # lost
+
+    results = tuple(dataclasses.replace(result, history=looks(result)) for result in study.results)
+    table = window_table(dataclasses.replace(study, results=results), "w")
+    assert table.columns == ("arm", "level", "0.0001", "0.001", "0.01", "window")
+    assert table.texts() == [
+        ["lstm", "0.9 on validation", "0 of 3", "2 of 3, 1 missing", "2 of 3", "0.001, 0.01"],
+        ["lstm", "0.9 of its best on validation", "3 of 3", "2 of 3, 1 missing", "3 of 3", "0.0001, 0.001, 0.01"],
+    ]
+    assert window_table(made_up(words_recipe(), SEARCHED), "w") is None
 
 
 def test_registered_claims_have_no_verdict():
