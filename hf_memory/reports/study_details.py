@@ -289,5 +289,6 @@ def _key(style: Style) -> Line2D:
 
 
 def _explain(figure: Figure, lines: Mapping[str, Line2D]) -> None:
-    """One legend for all panels."""
-    mark_legend(figure.legend(lines.values(), lines.keys(), loc="outside right center", handlelength=3.2, **LEGEND))
+    """One legend for all panels: two names fit beside the title, more stand beside the panels and take their width."""
+    place = {"loc": "outside upper right", "ncols": 2} if len(lines) <= 2 else {"loc": "outside right center"}
+    mark_legend(figure.legend(lines.values(), lines.keys(), handlelength=3.2, **place, **LEGEND))
