@@ -99,10 +99,13 @@ def span(values: Iterable[int | None]) -> str:
 def by_seed(values: Iterable[float]) -> str:
     """A value of each seed; an infinite number of steps is never, and what is not a number is none.
 
-    >>> by_seed([0.95, 32, math.inf, math.nan])
-    '0.95, 32, never, none'
+    >>> by_seed([0.95, 32, 1981, math.inf, math.nan])
+    '0.95, 32, 1981, never, none'
     """
-    return ", ".join(f"{value:.3g}" if math.isfinite(value) else "never" if value > 0 else "none" for value in values)
+    return ", ".join(
+        f"{value:.{3 if abs(value) < 1000 else 9}g}" if math.isfinite(value) else "never" if value > 0 else "none"
+        for value in values
+    )
 
 
 def versions(pairs: Iterable[tuple[str, str]]) -> str:

@@ -152,15 +152,15 @@ class Reproduction:
 
     def mean(self, arm: str, split: str, metric: str | None = None, **at: Any) -> str:
         """Mean over the seeds at the chosen rate."""
-        return self._bound(arm, at) + share(statistics.fmean(self._values(arm, split, metric, at)))
+        return self._bound(arm, metric, at) + share(statistics.fmean(self._values(arm, split, metric, at)))
 
     def spread(self, arm: str, split: str, metric: str | None = None, **at: Any) -> str:
         """Mean over the seeds, with the smallest and the largest."""
-        return self._bound(arm, at) + spread(self._values(arm, split, metric, at))
+        return self._bound(arm, metric, at) + spread(self._values(arm, split, metric, at))
 
     def seeds(self, arm: str, split: str, metric: str | None = None, **at: Any) -> str:
         """The value of each seed."""
-        return self._bound(arm, at) + by_seed(self._values(arm, split, metric, at))
+        return self._bound(arm, metric, at) + by_seed(self._values(arm, split, metric, at))
 
     def above(self, level: float, arm: str, split: str, metric: str | None = None, **at: Any) -> str:
         """In how many seeds the value is at least ``level``, as k of n."""
@@ -212,7 +212,10 @@ class Reproduction:
     def _values(self, arm: str, split: str, metric: str | None, at: Mapping[str, Any]) -> list[float]:
         return [run.value(split, metric or self.recipe.metric_name) for run in self._runs(arm, at)]
 
-    def _bound(self, arm: str, at: Mapping[str, Any]) -> str:
+    def _bound(self, arm: str, metric: str | None, at: Mapping[str, Any]) -> str:
+        # What a better rate would do to other metrics nobody knows.
+        if metric not in (None, self.recipe.metric_name):
+            return ""
         return "≥ " if is_on_edge(self._finished, self._runs(arm, at)[0].cell.place) else ""
 
 

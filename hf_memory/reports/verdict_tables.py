@@ -76,8 +76,9 @@ def _side(study: Study, judgement: Judgement, measure: Measure | float, values: 
 
 
 def is_lower_bound(study: Study, measure: Measure) -> bool:
-    """Whether a measure is of values at a rate that was best on the edge of its grid."""
-    if measure.quantity != "value" or measure.minus or measure.rate != "chosen":
+    """Whether a measure is of the values by which a rate was chosen, and that rate was best on the edge of its grid."""
+    chose = measure.metric_in(study.recipe.metric_name) == study.recipe.metric_name
+    if measure.quantity != "value" or measure.minus or measure.rate != "chosen" or not chose:
         return False
     return any(is_on_edge(study, place) for place in study.places(study.select(measure.arms, measure.at)))
 

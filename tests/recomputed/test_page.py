@@ -72,7 +72,9 @@ def count(value):
 
 
 def of_seed(value):
-    return f"{value:.3g}" if math.isfinite(value) else "never" if value > 0 else "none"
+    if not math.isfinite(value):
+        return "never" if value > 0 else "none"
+    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def bound(sweep, *places):
@@ -91,6 +93,7 @@ def side(sweep, measure, values, dropped):
     text = ", ".join(f"({of_seed(one)})" if seed in dropped else of_seed(one) for seed, one in values.items())
     is_value = measure.get("quantity", "value") == "value" and not measure.get("minus")
     is_bound = text and is_value and measure.get("rate", "chosen") == "chosen"
+    is_bound = is_bound and measure.get("metric") in (None, sweep.metric)
     return (bound(sweep, *sweep.places(measure["arms"], measure.get("at"))) if is_bound else "") + text
 
 
@@ -234,7 +237,7 @@ def levels_of(sweep):
 class Numbers:
     """What the template asks of a recipe, by pandas; tables and figures are left out."""
 
-    claims = values = changed = runs = replication = ""
+    claims = values = changed = runs = replication = windows = ""
 
     def __init__(self, name):
         recipe, self.sweep = read(name)
@@ -244,13 +247,13 @@ class Numbers:
         return ""
 
     def mean(self, *asked, **at):
-        return self._bound(asked[0], at) + f"{self._values(*asked, **at).mean():.3f}"
+        return self._bound(*asked, **at) + f"{self._values(*asked, **at).mean():.3f}"
 
     def spread(self, *asked, **at):
-        return self._bound(asked[0], at) + spread(self._values(*asked, **at))
+        return self._bound(*asked, **at) + spread(self._values(*asked, **at))
 
     def seeds(self, *asked, **at):
-        return self._bound(asked[0], at) + ", ".join(map(of_seed, self._values(*asked, **at)))
+        return self._bound(*asked, **at) + ", ".join(map(of_seed, self._values(*asked, **at)))
 
     def above(self, level, *asked, **at):
         values = self._values(*asked, **at)
@@ -267,8 +270,8 @@ class Numbers:
         [item] = [item for item in self.sweep.recipe["expectations"] if item["claim"] == claim]
         return k_of_n(judge(self.sweep, item))
 
-    def _bound(self, arm, at):
-        return bound(self.sweep, *self.sweep.places(arm, at))
+    def _bound(self, arm, split, metric=None, **at):
+        return bound(self.sweep, *self.sweep.places(arm, at)) if metric in (None, self.sweep.metric) else ""
 
     def _runs(self, arm, at):
         [place] = self.sweep.places(arm, at)

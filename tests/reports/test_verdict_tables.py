@@ -49,6 +49,7 @@ def test_luck_depends_on_the_looks_that_a_recipe_has():
 def test_values_on_the_edge_of_the_grid_are_lower_bounds():
     study = made_up(words_recipe(), SEARCHED)
     for changes, bound in [({}, True), ({"minus": "test_8"}, False), ({"quantity": "steps_to"}, False),
+                           ({"metric": "loss"}, False), ({"metric": "token_accuracy"}, True),
                            ({"rate": "best"}, False)]:  # fmt: skip
         assert is_lower_bound(study, Measure.from_json({"arms": "lstm", **changes})) is bound
 
