@@ -1,7 +1,7 @@
 """The subcommand ``hf-memory sweep``."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,6 +25,12 @@ Stack = Annotated[
 Part = Annotated[
     str, typer.Option(help="Run one part of each stage alone, such as 2/8, as the task of an array of jobs.")
 ]
+Replicate = Annotated[
+    int, typer.Option(min=0, help="Then run what agreed again with this many seeds that nobody has used.")
+]
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="With --replicate: seeds that no replication of this folder has shown.")
+]
 
 
 def sweep(
@@ -44,12 +50,8 @@ def sweep(
     overwrite: Overwrite = False,
     accept_other_code: AcceptOtherCode = False,
     shard: Part = "1/1",
-    replicate: Annotated[
-        int, typer.Option(min=0, help="Then run what agreed again with this many seeds that nobody has used.")
-    ] = 0,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="With --replicate: seeds that no replication of this folder has shown.")
-    ] = False,
+    replicate: Replicate = 0,
+    fresh: Fresh = False,
 ) -> None:
     """Run a recipe: mixers x sizes x learning rates x seeds. A sweep that was stopped goes on where it was.
 
@@ -71,12 +73,11 @@ def sweep(
     reuse, part = other_code(overwrite, accept_other_code), Shard.parse(shard)
     folder = results or Path("results") / loaded.name / profile
     check_writable(folder)
+    where: dict[str, Any] = {"workers": workers, "backend": backend, "gpu_share": gpu_share}
     study = run_sweep(
         loaded,
         folder,
-        workers=workers,
-        backend=backend,
-        gpu_share=gpu_share,
+        **where,
         stack=stack,
         retry_failed=retry_failed,
         other_code=reuse,
@@ -85,11 +86,7 @@ def sweep(
     if study.complete:
         show_verdicts(study)
     if replicate and study.complete:
-        show_replication(
-            run_replication(
-                study, folder, replicate, workers=workers, backend=backend, gpu_share=gpu_share, fresh=fresh
-            )
-        )
+        show_replication(run_replication(study, folder, replicate, **where, fresh=fresh))
     typer.echo(f"rows: {folder}; `hf-memory report {folder} --out report/` writes the page")
     if any(result.error is not None for result in study.results):
         raise typer.Exit(1)
