@@ -30,7 +30,8 @@ def test_the_page_is_what_its_template_gives_from_recipes_and_rows():
 @pytest.mark.parametrize("name", [path.stem for path in sorted((ROOT / "examples" / "recipes").glob("*.yaml"))])
 def test_each_recipe_has_its_section_with_source_and_every_claim(name):
     found = read_reproductions(ROOT)[name]
-    section = next(text for text in SECTIONS if re.match(rf"(Before )?R\d+: {re.escape(found.recipe.title)}\n", text))
+    heading = re.compile(rf"((Before|After) )?R\d+: {re.escape(found.recipe.title)}\n")
+    section = next(text for text in SECTIONS if heading.match(text))
     assert f"- **Source.** {found.recipe.source}\n" in section
     assert f"- **What differs from the source.** {found.recipe.paper}\n" in section
     claims = [line.split(" | ")[0].removeprefix("| ") for line in section.splitlines() if line.startswith("| ")]

@@ -68,13 +68,17 @@ def read_looks(path: Path) -> dict[tuple[str, str], dict[int, float]]:
 
 
 def read_recipe(path: Path) -> dict:
-    """A recipe in the largest profile that a laptop runs, with a claim for each arm of a ``for_each``."""
+    """A recipe in the largest profile that a laptop runs, with a claim for each arm of a ``for_each``.
+
+    Claims that leave their steps open have those of all runs.
+    """
     values = yaml.safe_load(path.read_text())
     profiles = values.pop("profiles")
     profile = "cpu_long" if "cpu_long" in profiles else "cpu"
     recipe = _laid_over(values, profiles[profile] or {})
+    steps = f"{recipe['training']['steps']:,}"
     recipe["expectations"] = [
-        json.loads(json.dumps(item).replace("{arm}", arm))
+        json.loads(json.dumps(item).replace("{arm}", arm).replace("{steps}", steps))
         for item in recipe["expectations"]
         for arm in item.get("for_each", ["{arm}"])
     ]

@@ -45,7 +45,7 @@ def read(name):
 
 
 def section_of(title):
-    return next(text for text in SECTIONS if re.match(rf"(R\d+: )?{re.escape(title)}\n", text))
+    return next(text for text in SECTIONS if re.match(rf"(((Before|After) )?R\d+: )?{re.escape(title)}\n", text))
 
 
 def tables_of(text):

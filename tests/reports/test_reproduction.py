@@ -10,6 +10,7 @@ import matplotlib.image
 import pytest
 import yaml
 
+from hf_memory.experiments.further import DECAYS
 from hf_memory.reports.committed_figures import drawn_from
 from hf_memory.reports.report import write_report
 from hf_memory.reports.reproduction import (
@@ -201,9 +202,11 @@ def test_every_reference_of_the_template_is_one_that_the_runs_will_hold(name, tm
 
 def with_rows(recipe):
     """A sweep with the splits that its runs will have; runs of the search are taken for fresh ones as well."""
-    values = {(arm, 1e-3, seed): 0.75 for arm in recipe.arms for seed in recipe.seeds["search"]}
+    rates = {arm: fields.get("learning_rate") or 1e-3 for arm, fields in recipe.arms.items()}
+    values = {(arm, rate, seed): 0.75 for arm, rate in rates.items() for seed in recipe.seeds["search"]}
     splits = {str(place): {*recipe.specification_at(place).splits} - {"train"} for place in recipe.places()}
     asked = {measure.metric for item in recipe.expectations for measure in item.measures} - {None}
+    asked |= {*DECAYS} if recipe.evaluate.get("decays") else set()
     history = {arm: [(1, 0.5), (2, 0.6), (3, 0.75)] for arm in recipe.arms}
     study = made_up(recipe, values, dict.fromkeys(sorted(set().union(*splits.values())), 0.0), history)
     results = []
