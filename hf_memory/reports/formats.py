@@ -102,10 +102,13 @@ def by_seed(values: Iterable[float]) -> str:
     >>> by_seed([0.95, 32, 1981, math.inf, math.nan])
     '0.95, 32, 1981, never, none'
     """
-    return ", ".join(
-        f"{value:.{3 if abs(value) < 1000 else 9}g}" if math.isfinite(value) else "never" if value > 0 else "none"
-        for value in values
-    )
+    return ", ".join(map(_of_seed, values))
+
+
+def _of_seed(value: float) -> str:
+    if not math.isfinite(value):
+        return "never" if value > 0 else "none"
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def versions(pairs: Iterable[tuple[str, str]]) -> str:

@@ -24,7 +24,6 @@ from hf_memory.reports.committed_figures import FIGURES, drawn_from, rows_digest
 from hf_memory.reports.formats import by_seed, rate, share, span, spread
 from hf_memory.reports.plotting import Drawing
 from hf_memory.reports.profiles import Profiles, read_profiles
-from hf_memory.reports.study_axes import is_on_edge
 from hf_memory.reports.study_page import problems_of, runs_in_words
 from hf_memory.reports.study_plots import draw_study
 from hf_memory.reports.study_tables import place_tables
@@ -33,12 +32,13 @@ from hf_memory.reports.verdict_plots import verdict_drawing
 from hf_memory.reports.verdict_tables import (
     changed_table,
     expectation_table,
+    is_lower_bound,
     replication_table,
     verdict_table,
     window_table,
 )
 from hf_memory.storage import read_json, write_text
-from hf_memory.studies.expectations import Expectation
+from hf_memory.studies.expectations import Expectation, Measure
 from hf_memory.studies.judging import Judgement, judge_expectation, judge_study
 from hf_memory.studies.outcomes import Result, Study, assemble, find_records, read_cell, read_study, record_path
 from hf_memory.studies.recipes import Recipe
@@ -213,10 +213,8 @@ class Reproduction:
         return [run.value(split, metric or self.recipe.metric_name) for run in self._runs(arm, at)]
 
     def _bound(self, arm: str, metric: str | None, at: Mapping[str, Any]) -> str:
-        # What a better rate would do to other metrics nobody knows.
-        if metric not in (None, self.recipe.metric_name):
-            return ""
-        return "≥ " if is_on_edge(self._finished, self._runs(arm, at)[0].cell.place) else ""
+        measure = Measure.from_json({"arms": arm, "at": dict(at), "metric": metric})
+        return "≥ " if is_lower_bound(self._finished, measure) else ""
 
 
 def write_reproduction(root: str | Path = ".") -> Path:

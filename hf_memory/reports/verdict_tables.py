@@ -76,7 +76,10 @@ def _side(study: Study, judgement: Judgement, measure: Measure | float, values: 
 
 
 def is_lower_bound(study: Study, measure: Measure) -> bool:
-    """Whether a measure is of the values by which a rate was chosen, and that rate was best on the edge of its grid."""
+    """Whether a measure is of the values by which a rate was chosen, and that rate was best on the edge of its grid.
+
+    What a better rate would do to other metrics nobody knows.
+    """
     chose = measure.metric_in(study.recipe.metric_name) == study.recipe.metric_name
     if measure.quantity != "value" or measure.minus or measure.rate != "chosen" or not chose:
         return False

@@ -2,6 +2,7 @@
 
 import shutil
 import tomllib
+import types
 from pathlib import Path
 
 import pytest
@@ -85,3 +86,20 @@ def test_an_unknown_backend_is_refused_before_anything_is_shown(call):
     code, out, err = call("sweep", "r1_bit_parity", "--profile", "smoke", "--dry-run", "--backend", "rai")
     assert (code, out) == (2, "")
     assert "backend must be one of local, ray, got 'rai'" in err
+
+
+def test_a_replication_is_asked_for_with_its_seeds(call, monkeypatch):
+    study, asked = types.SimpleNamespace(complete=True, results=()), []
+    monkeypatch.setattr("hf_memory.studies.sweep.run_sweep", lambda *args, **others: study)
+    monkeypatch.setattr("hf_memory.cli.sweep.show_verdicts", lambda study: None)
+    monkeypatch.setattr("hf_memory.cli.sweep.show_replication", lambda replication: None)
+    monkeypatch.setattr(
+        "hf_memory.studies.replication.replicate",
+        lambda study, folder, seeds, **others: asked.append((seeds, others["fresh"], others["workers"])),
+    )
+    for flags in ([], ["--replicate", "5"], ["--replicate", "5", "--fresh"]):
+        assert call("sweep", str(RECIPE), "--profile", "smoke", "--workers", "2", *flags)[0] == 0
+    assert asked == [(5, False, 2), (5, True, 2)]
+    code, _, err = call("sweep", str(RECIPE), "--profile", "smoke", "--fresh")
+    assert code == 2
+    assert "fresh: there are no seeds to choose without --replicate" in err
