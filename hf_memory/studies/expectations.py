@@ -60,6 +60,7 @@ class Measure:
         theta: Level for windows and steps; with ``of_best`` it is a share of the arm's own best value.
         of_best: See ``theta``.
         when: One of :data:`WHEN`, for values and the lengths that they reach.
+        below: For a bump, the loss below which a fall counts, such as that of a guess; by default every fall does.
     """
 
     arms: tuple[str, ...]
@@ -73,6 +74,7 @@ class Measure:
     theta: float = 0.9
     of_best: bool = False
     when: str = "end"
+    below: float | None = None
 
     def __post_init__(self) -> None:
         check_names([self.quantity], QUANTITIES, "quantity")
@@ -81,6 +83,8 @@ class Measure:
         check_names([self.rate], RATES, "rate")
         if not self.arms:
             raise ValueError("arms must name at least one arm, got none")
+        if self.below is not None and self.quantity != "bump":
+            raise ValueError(f"below is for the quantity bump, got {self.below:g} with {self.quantity}")
 
     def reads(self, place: Mapping[str, Any]) -> bool:
         """Whether the runs at a place are among those that it is read off."""
@@ -109,6 +113,7 @@ class Measure:
         if self.quantity in ("lr_window", "steps_to", "extrapolation_length", "longest_trained", "seed_reading"):
             what += f" at {self.theta:g}{' of its best' if self.of_best else ''}"
         what += " at the first crossing" if self.when == "crossing" else ""
+        what += f" below {self.below:g}" if self.below is not None else ""
         where = "" if self.quantity == "extrapolation_length" else f" on {self.split}"
         where += f" minus that on {self.minus}" if self.minus else ""
         place = "".join(f", {axis} {value}" for axis, value in self.at.items())
@@ -123,6 +128,17 @@ class Measure:
         check_names(values, [field.name for field in dataclasses.fields(cls)], "key of a measure")
         arms = values.get("arms", ())
         return cls(**{**values, "arms": (arms,) if isinstance(arms, str) else tuple(arms)})
+
+
+_SIDES = ("left", "right", "given")
+
+
+def _values_of(side: Measure | float | None) -> Any:
+    """A side as JSON values, without fields that joined after records had been written and that it does not use."""
+    if not isinstance(side, Measure):
+        return side
+    values = dataclasses.asdict(side)
+    return {name: value for name, value in values.items() if name != "below" or value is not None}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -208,7 +224,7 @@ class Expectation:
 
     def to_json(self) -> dict[str, Any]:
         """The expectation as JSON values."""
-        return dataclasses.asdict(self)
+        return {**dataclasses.asdict(self), **{name: _values_of(getattr(self, name)) for name in _SIDES}}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "Expectation":

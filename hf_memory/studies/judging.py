@@ -358,7 +358,7 @@ def _quantity(result: Result, measure: Measure, metric: str) -> float:
         steps = steps_to(_held(result, measure, metric, curve, level), level)
         return math.inf if steps is None else float(steps)
     values = [value for _, value in curve if not math.isnan(value)]
-    found = late_drop(values) if measure.quantity == "late_drop" else bump(curve)
+    found = late_drop(values) if measure.quantity == "late_drop" else bump(curve, below=measure.below)
     if math.isnan(found):
         raise UndecidedError(f"{result.cell.name} has no {measure.quantity.replace('_', ' ')}")
     return found

@@ -74,6 +74,7 @@ _MEASURE = Fields(
         "theta": Number(),
         "of_best": Flag(),
         "when": Text(WHEN),
+        "below": Maybe(Number()),
     },
     needed=("arms",),
 )

@@ -113,11 +113,18 @@ def plateau(points: Sequence[tuple[int, float]], level: float) -> float:
     return spent / before
 
 
-def bump(points: Sequence[tuple[int, float]], share: float = 0.1) -> float:
+def bump(points: Sequence[tuple[int, float]], share: float = 0.1, below: float | None = None) -> float:
     """Largest fall of the loss within ``share`` of the steps, over the whole fall; linear between evaluations.
 
-    NaN where the loss did not fall, or with fewer than two evaluations.
+    Args:
+        points: Steps and the loss after them.
+        share: Share of the steps of the last evaluation.
+        below: Losses above it are taken for it, so that what a run unlearns of its first weights is no fall.
+
+    Returns:
+        The ratio. NaN where the loss did not fall, or with fewer than two evaluations.
     """
+    points = [(step, value if below is None else min(value, below)) for step, value in points]
     if len(points) < 2 or points[0][1] <= points[-1][1]:
         return math.nan
     first, last = points[0][0], points[-1][0]

@@ -46,9 +46,9 @@ def late_drop(curve: pandas.Series) -> float:
     return smooth.max() - smooth.iloc[-1]
 
 
-def bump(curve: pandas.Series) -> float:
-    """The largest fall of the loss within a tenth of all steps, over the whole fall; linear between looks."""
-    steps, losses = curve.index.to_numpy(float), curve.to_numpy()
+def bump(curve: pandas.Series, below: float = math.inf) -> float:
+    """The largest fall of the loss, below a level, in a tenth of all steps, over the whole fall; linear between looks."""
+    steps, losses = curve.index.to_numpy(float), np.minimum(curve.to_numpy(), below)
     fall, tenth = losses[0] - losses[-1], 0.1 * steps[-1]
     if not fall > 0:
         raise MissingError("the loss did not fall")

@@ -15,7 +15,6 @@ from tests.recomputed.frames import key_of, read_cells, read_looks, read_rows
 BEYOND = 0.05
 """How far above the level of a plateau a run has left it."""
 OF_ALL_RATES = ("lr_window", "grid_regret")
-OF_CURVES = {"late_drop": late_drop, "bump": bump}
 NONE = pandas.Series(dtype=float)
 
 
@@ -136,7 +135,10 @@ class Sweep:
             curve = self._curve(run, split, "loss" if kind == "bump" else metric)
             level = measure.get("theta", 0.9) * (curve.max() if measure.get("of_best") else 1.0)
             stop_at = run.stop_at if (split, metric) == ("validation", run.headline) else math.nan
-            found[cell] = steps_to(curve, level, stop_at) if kind == "steps_to" else OF_CURVES[kind](curve)
+            if kind == "steps_to":
+                found[cell] = steps_to(curve, level, stop_at)
+            else:
+                found[cell] = bump(curve, measure.get("below") or math.inf) if kind == "bump" else late_drop(curve)
         return pandas.Series(found, dtype=float)
 
     def _of_runs(self, runs: pandas.DataFrame, measure: dict) -> pandas.Series:
@@ -144,7 +146,7 @@ class Sweep:
         kind, split = measure.get("quantity", "value"), measure.get("split", "validation")
         metric = measure.get("metric") or ("rows_3_of_5" if kind == "cycle_reading" else self.metric)
         theta = measure.get("theta", 0.9)
-        if kind == "steps_to" or kind in OF_CURVES:
+        if kind in ("steps_to", "late_drop", "bump"):
             return self._of_training(runs, measure, metric)
         read = self._crossed if measure.get("when") == "crossing" else self.ended
         if kind == "extrapolation_length":

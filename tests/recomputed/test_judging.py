@@ -48,6 +48,7 @@ CLAIMS = [
     claim({"quantity": "grid_regret"}, ">=", {"quantity": "grid_regret"}, plateau_counts=True),
     claim({"quantity": "late_drop"}, "<=", {"quantity": "late_drop"}),
     claim({"quantity": "bump"}, ">", {"quantity": "bump"}),
+    claim({"quantity": "bump", "below": 1.5}, ">", {"quantity": "bump"}),
 ]
 
 

@@ -107,6 +107,9 @@ def test_steps_and_drops_come_from_the_history():
     assert set(by_seed(study, measure(arms="gru", quantity="steps_to", theta=0.95))[0].values()) == {math.inf}
     assert by_seed(study, measure(quantity="late_drop"))[0] == pytest.approx(dict.fromkeys(range(3), 0.27))
     assert by_seed(study, measure(quantity="bump"))[0][0] == pytest.approx((0.5 - 0.0295) / 0.2)
+    assert by_seed(study, measure(quantity="bump", below=0.4))[0][0] == pytest.approx((0.4 - 0.0295) / 0.1)
+    with pytest.raises(ValueError, match="below is for the quantity bump, got 0.4 with late_drop"):
+        measure(quantity="late_drop", below=0.4)
 
 
 @pytest.mark.parametrize(

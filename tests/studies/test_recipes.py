@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import os
 import random
 import re
@@ -135,6 +136,16 @@ def test_a_plateau_is_the_chance_level_of_its_law(path, profile):
         for part in recipe.specification_at(place).splits["validation"].parts:
             level = part.task.chance_level(recipe.metric_name, length_bounds(part.length)[1])
             assert recipe.plateau == pytest.approx(level, rel=0, abs=1e-3), place
+
+
+@pytest.mark.parametrize("profile", ["cpu", "full"])
+def test_bumps_count_from_a_guess_among_all_values(profile):
+    recipe = load_recipe(FILES[0].with_name("r9_bump.yaml"), profile)
+    [below] = {m.below for item in recipe.expectations for m in item.measures if m.quantity == "bump"}
+    for place in recipe.places():
+        [part] = recipe.specification_at(place).splits["validation"].parts
+        guess = part.task.baselines(length_bounds(part.length)[1])["any_value"]
+        assert below == pytest.approx(-math.log(guess), abs=1e-4)
 
 
 def test_mixers_of_equal_state_hold_equally_many_numbers():

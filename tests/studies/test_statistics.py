@@ -85,6 +85,13 @@ def test_bump_is_the_largest_fall_within_a_tenth_of_the_steps():
     assert math.isnan(bump([(0, 1.0)]))
 
 
+def test_a_bump_below_a_level_does_not_see_the_fall_to_it():
+    unlearned = [(0, 5.0), (5, 1.0), (100, 0.0)]
+    assert bump(unlearned) == pytest.approx((5.0 - 1.0 + 5 / 95) / 5.0)
+    assert bump(unlearned, below=1.0) == pytest.approx(10 / 95)
+    assert math.isnan(bump(unlearned[:2], below=1.0))
+
+
 def test_log_spaced_steps_hold_both_ends_and_no_repeats():
     steps = log_spaced(40, 6000)
     assert steps[0] == 1
