@@ -47,7 +47,7 @@ def late_drop(curve: pandas.Series) -> float:
 
 
 def bump(curve: pandas.Series, below: float = math.inf) -> float:
-    """The largest fall of the loss, below a level, in a tenth of all steps, over the whole fall; linear between looks."""
+    """The largest fall of the loss below a level in a tenth of all steps, over all of it; linear between looks."""
     steps, losses = curve.index.to_numpy(float), np.minimum(curve.to_numpy(), below)
     fall, tenth = losses[0] - losses[-1], 0.1 * steps[-1]
     if not fall > 0:

@@ -169,6 +169,12 @@ class Sweep:
             {seed: window(np.isfinite(own)) if is_window else regret(own) for seed, own in curves.items()}
         )
 
+    def seeds_that_solve(self, place: str, measure: dict) -> pandas.DataFrame:
+        """Of the seeds of each rate, how many get to the level of a window, and how many there are."""
+        runs = self._searched(place)
+        solved = np.isfinite(self._of_runs(runs, {**measure, "quantity": "steps_to"}))
+        return solved.groupby(runs.rate).agg(["sum", "size"])
+
     def _at_place(self, place: str, measure: dict) -> tuple[pandas.Series, set[int]]:
         """A measure by seed at one place, and the seeds whose run has not left the plateau."""
         if measure.get("quantity") in OF_ALL_RATES:

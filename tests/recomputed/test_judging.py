@@ -9,7 +9,8 @@ import pytest
 from hf_memory.experiments.metrics import MetricValue
 from hf_memory.experiments.results import write_cell
 from hf_memory.storage import digest, sealed
-from hf_memory.studies.judging import judge_study
+from hf_memory.studies.expectations import Measure
+from hf_memory.studies.judging import judge_study, seeds_that_solve
 from hf_memory.studies.outcomes import Result, Study, find_records, read_study, write_record
 from hf_memory.studies.plans import final_cells, make_settings, search_cells
 from hf_memory.studies.watched import HistoryPoint, write_history
@@ -116,6 +117,13 @@ def test_both_give_the_same_verdicts(tmp_path, recipe, seed, lost):
         assert (ours.word, ours.planned > 0, ours.dropped) == (theirs.verdict, tally is not None, set(theirs.dropped))
         assert (dict(ours.left), dict(ours.right)) == (pytest.approx(theirs.left), pytest.approx(theirs.right))
         assert ours.reason == theirs.reason or tally is None
+    for place in sweep.places(["lstm", "gru"]) if not lost else ():
+        for measure in ({"arms": "lstm", "theta": 0.7}, {"arms": "lstm", "of_best": True}):
+            theirs = seeds_that_solve(study, json.loads(place), Measure.from_json({**measure, "quantity": "lr_window"}))
+            ours = sweep.seeds_that_solve(place, measure)
+            assert {rate: (one.holds, one.planned) for rate, one in theirs.items()} == dict(
+                zip(ours.index, map(tuple, ours.to_numpy()), strict=True)
+            )
     sweep.recipe["control"] = {**recipe.control, "at_least": 1.5}
     study = dataclasses.replace(study, recipe=dataclasses.replace(recipe, control=sweep.recipe["control"]))
     assert {judge(sweep, item).reason for item in sweep.recipe["expectations"]} == {judge_study(study)[0].reason}

@@ -220,6 +220,32 @@ def facts_of(sweep, place, runs):
     }
 
 
+@pytest.mark.parametrize("name", ENDED)
+def test_windows_of_learning_rates(name):
+    recipe, sweep = read(name)
+    sides = [item.get(side) for item in recipe["expectations"] for side in ("left", "right", "given")]
+    asked = [side for side in sides if isinstance(side, dict) and side.get("quantity") == "lr_window"]
+    tables = [lines for lines in tables_of(section_of(recipe["title"])) if "window" in lines[0]]
+    assert len(tables) == bool(asked)
+    lines = [line for lines in tables for line in lines]
+    told = {(line["arm"], line["level"]): line for line in lines}
+    expected = {}
+    for measure in asked:
+        for place in sweep.places(measure["arms"], measure.get("at")):
+            arm, *rest = json.loads(place).items()
+            label = ", ".join([arm[1], *(f"{axis} {value}" for axis, value in rest)])
+            level = f"{measure.get('theta', 0.9):g}{' of its best' if measure.get('of_best') else ''}"
+            level += f" on {measure.get('split', 'validation')}"
+            found = sweep.seeds_that_solve(place, measure)
+            wide = found.index[found["sum"] >= found["size"] * 2 / 3]
+            expected[label, level] = {
+                "arm": label, "level": level,
+                **{f"{rate:g}": f"{solved} of {seeds}" for rate, (solved, seeds) in found.iterrows()},
+                "window": ", ".join(f"{rate:g}" for rate in wide) or "none",
+            }  # fmt: skip
+    assert (told, len(lines)) == (expected, len(expected))
+
+
 def levels_of(sweep):
     """Chance and the rules without memory by split, for each of them and each law of the data."""
     rows, found = sweep.rows[sweep.rows.metric == sweep.metric], {}
