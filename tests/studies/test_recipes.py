@@ -31,7 +31,7 @@ CASES = [
 def test_every_recipe_is_at_hand():
     assert [path.stem for path in FILES] == [
         "r10_copying_rates", "r11_ablations", "r12_state_tracking", "r12_steps", "r13_one_layer_limit",
-        "r14_copying_blanks", "r14_s4d", "r15_pattern_length", "r16_denoising", "r17_interval_counting",
+        "r14_copying_blanks", "r14_s4d", "r14_weights", "r15_pattern_length", "r16_denoising", "r17_interval_counting",
         "r18_phase", "r19_stale_errors", "r1_bit_parity", "r20_state_tracking", "r21_recall_at_equal_state",
         "r2_controlled_parity", "r3_dyck", "r4_dyck_training", "r5_lr_windows", "r5_scale", "r6_mqar_widths",
         "r7_one_layer_widths", "r8_width_or_depth", "r9_bump",
