@@ -73,20 +73,19 @@ def sweep(
     reuse, part = other_code(overwrite, accept_other_code), Shard.parse(shard)
     folder = results or Path("results") / loaded.name / profile
     check_writable(folder)
-    where: dict[str, Any] = {"workers": workers, "backend": backend, "gpu_share": gpu_share}
-    study = run_sweep(
-        loaded,
-        folder,
-        **where,
-        stack=stack,
-        retry_failed=retry_failed,
-        other_code=reuse,
-        shard=part,
-    )
+    how: dict[str, Any] = {
+        "workers": workers,
+        "backend": backend,
+        "gpu_share": gpu_share,
+        "stack": stack,
+        "retry_failed": retry_failed,
+        "other_code": reuse,
+    }
+    study = run_sweep(loaded, folder, **how, shard=part)
     if study.complete:
         show_verdicts(study)
     if replicate and study.complete:
-        show_replication(run_replication(study, folder, replicate, **where, fresh=fresh))
+        show_replication(run_replication(study, folder, replicate, **how, fresh=fresh))
     typer.echo(f"rows: {folder}; `hf-memory report {folder} --out report/` writes the page")
     if any(result.error is not None for result in study.results):
         raise typer.Exit(1)

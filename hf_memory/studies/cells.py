@@ -227,6 +227,12 @@ def find_failures(results: Path) -> list[Path]:
     return find_files(results, "*.failed.json")
 
 
+def forget_failures(results: Path) -> None:
+    """Make all failed cells of a folder open again."""
+    for failure in find_failures(results):
+        failure.unlink(missing_ok=True)
+
+
 def write_failure(results: Path, cell: Cell, error: str, crashed: bool = False) -> Literal["failed", "crashed"]:
     """Record the error of a cell.
 

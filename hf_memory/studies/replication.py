@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from hf_memory.storage import encode, is_file, read_json, sealed, unsealed, write_text
-from hf_memory.studies.cells import Cell
+from hf_memory.studies.cells import Cell, forget_failures
 from hf_memory.studies.expectations import Expectation
 from hf_memory.studies.judging import Judgement, judge_expectation, judge_study, named
 from hf_memory.studies.outcomes import Result, Study, assemble, choose
 from hf_memory.studies.plans import is_searched, make_settings, search_place
-from hf_memory.studies.running import Runner, key, make_workers
+from hf_memory.studies.running import ReuseOther, Runner, key, make_workers
 from hf_memory.studies.verdicts import LOOKS, Tally, chance_to_hold_again, fewest_that_hold
 
 FOLDER, RECORD = "replication", "replication.json"
@@ -98,8 +98,11 @@ def replicate(
     workers: int | None = None,
     backend: str = "local",
     gpu_share: float = 0.0,
-    fresh: bool = False,
+    stack: int = 1,
+    retry_failed: bool = False,
     progress: bool = True,
+    other_code: ReuseOther = "report",
+    fresh: bool = False,
 ) -> Replication:
     """Run the cells behind each claim that agreed with fresh seeds, and write the table.
 
@@ -110,9 +113,12 @@ def replicate(
         workers: As for :func:`hf_memory.studies.sweep.run_sweep`.
         backend: As there.
         gpu_share: As there.
+        stack: As there.
+        retry_failed: As there, of the runs of the replication.
+        progress: As there.
+        other_code: As there.
         fresh: Take seeds that no replication of this folder has shown, as a study needs that was mended because one
             failed; the earlier tables are kept. Without it a second replication goes on with the first one's runs.
-        progress: As there.
 
     Raises:
         ValueError: The study has not come to its end, or the number of seeds is none that decides.
@@ -124,6 +130,8 @@ def replicate(
     agreed = [judgement for judgement in judge_study(study) if judgement.verdict == "agrees"]
     folder = Path(results) / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
+    if retry_failed:
+        forget_failures(folder)
     found_before = read_replication(results)
     known = () if found_before is None else (*found_before.earlier, found_before)
     earlier = known if fresh else known[:-1]
@@ -132,7 +140,7 @@ def replicate(
     seconds = {key(setting.place): setting.seconds for setting in plan.settings}
     with (
         make_workers(backend, workers, gpu_share) as pool,
-        Runner(f"{study.recipe.name}, again", folder, pool, seconds, 1, progress) as runner,
+        Runner(f"{study.recipe.name}, again", folder, pool, seconds, stack, progress, other_code) as runner,
     ):
         searches = plan.searches()
         runner.run(searches)

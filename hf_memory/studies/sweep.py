@@ -14,7 +14,7 @@ from typing import Any
 
 from hf_memory.experiments.provenance import measure_state
 from hf_memory.experiments.training import model_for_task
-from hf_memory.studies.cells import Cell, find_failures, state_of
+from hf_memory.studies.cells import Cell, forget_failures, state_of
 from hf_memory.studies.judging import judge_study, named, needs_more_seeds
 from hf_memory.studies.outcomes import Choice, Study, assemble, record_path, write_record
 from hf_memory.studies.plans import (
@@ -101,8 +101,8 @@ def run_sweep(
         raise ValueError(f"stack must be at least 1, got {stack}")
     results = Path(results)
     results.mkdir(parents=True, exist_ok=True)
-    for failure in find_failures(results) if retry_failed else ():
-        failure.unlink(missing_ok=True)
+    if retry_failed:
+        forget_failures(results)
     check_readable(recipe)
     check_registered(recipe, record_path(results, recipe))
     settings = make_settings(recipe)

@@ -95,11 +95,11 @@ def test_a_replication_is_asked_for_with_its_seeds(call, monkeypatch):
     monkeypatch.setattr("hf_memory.cli.sweep.show_replication", lambda replication: None)
     monkeypatch.setattr(
         "hf_memory.studies.replication.replicate",
-        lambda study, folder, seeds, **others: asked.append((seeds, others["fresh"], others["workers"])),
+        lambda study, folder, seeds, **others: asked.append((seeds, others["fresh"], others["stack"])),
     )
-    for flags in ([], ["--replicate", "5"], ["--replicate", "5", "--fresh"]):
-        assert call("sweep", str(RECIPE), "--profile", "smoke", "--workers", "2", *flags)[0] == 0
-    assert asked == [(5, False, 2), (5, True, 2)]
+    for flags in ([], ["--replicate", "5"], ["--replicate", "5", "--fresh", "--stack", "3"]):
+        assert call("sweep", str(RECIPE), "--profile", "smoke", *flags)[0] == 0
+    assert asked == [(5, False, 1), (5, True, 3)]
     code, _, err = call("sweep", str(RECIPE), "--profile", "smoke", "--fresh")
     assert code == 2
     assert "fresh: there are no seeds to choose without --replicate" in err

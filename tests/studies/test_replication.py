@@ -111,6 +111,20 @@ def test_a_missing_run_leaves_a_line_open_and_it_does_not_hold(tmp_path, workers
     monkeypatch.setattr(hf_memory.studies.watched.WatchedExperiment, "run_into", broken)
     (line,) = replicate(study, tmp_path, 5, progress=False).lines
     assert (line.again, line.holds) == (None, False)
+    monkeypatch.setattr(hf_memory.studies.watched.WatchedExperiment, "run_into", run_into)
+    assert not replicate(study, tmp_path, 5, progress=False).lines[0].holds  # what failed is not tried again unasked
+    workers.ran.clear()
+    (line,) = replicate(study, tmp_path, 5, retry_failed=True, progress=False).lines
+    assert (line.again, line.holds) == (Tally(5, 0, 5), True)
+    assert [cell.seed for cell in workers.ran] == [1003]
+
+
+def test_runs_are_stacked_as_in_the_sweep(tmp_path, workers, monkeypatch):
+    study, sizes, run = swept(tmp_path, workers), [], workers.run
+    monkeypatch.setattr(workers, "run", lambda stacks, *others: (sizes.extend(map(len, stacks)), run(stacks, *others)))
+    (line,) = replicate(study, tmp_path, 5, stack=4, progress=False).lines
+    assert line.holds
+    assert max(sizes) == 4
 
 
 def test_the_named_arm_is_not_named_anew(tmp_path, workers):
