@@ -15,7 +15,7 @@ import statistics
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jinja2
 
@@ -44,6 +44,7 @@ from hf_memory.studies.outcomes import Result, Study, assemble, find_records, re
 from hf_memory.studies.recipes import Recipe
 from hf_memory.studies.recipes_yaml import load_recipe
 from hf_memory.studies.replication import Replication, pooled, read_replication, summary
+from hf_memory.studies.verdicts import Verdict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -289,13 +290,21 @@ def overview(recipes: Mapping[str, Reproduction]) -> str:
     """One line for each recipe: what it asks, its verdicts, the seeds behind them, what it cost, and how far it is."""
     lines = []
     for name, found in recipes.items():
-        words = [judgement.verdict for judgement in found.judgements] if found.done else []
-        told = "; ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
+        told = counted([judgement.verdict for judgement in found.judgements] if found.done else [])
         recipe, link = found.recipe, f"[{name}](examples/recipes/{name}.yaml)"
         counts = len(recipe.expectations), len(recipe.changed)
         lines.append((link, recipe.title, told, found.seeds_run, found.hours, *counts, recipe.profile, found.state))
     head = ("recipe", "what is asked", "verdicts", "seeds", "hours", "claims", "changed or dropped", "profile", "state")
     return markdown_table(head, lines)
+
+
+def counted(words: Sequence[Verdict]) -> str:
+    """How often each verdict was reached, in one order for all recipes.
+
+    >>> counted(["not decided", "agrees", "disagrees", "agrees"])
+    '2 agrees; 1 disagrees; 1 not decided'
+    """
+    return "; ".join(f"{words.count(word)} {word}" for word in get_args(Verdict) if word in words)
 
 
 def withdrawn(folder: Path, recipes: Sequence[Recipe]) -> str:

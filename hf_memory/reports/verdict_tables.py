@@ -122,8 +122,8 @@ def window_table(study: Study, name: str) -> PageTable | None:
         every = (*labels, *texts, ", ".join(inside) or "none")
         lines.append(TableLine(tuple(TableCell(text, kind="text") for text in every)))
     note = (
-        "Seeds in which a run holds the level for three looks, within the steps of its recipe. The window is the rates "
-        "at which at least two thirds of them do."
+        "Seeds in which a run holds the level for three looks, within the steps of its recipe. The best is what the "
+        "seed has at any rate and look. The window is the rates at which at least two thirds of the seeds do."
     )
     columns = ("arm", "level", *map(rate, rates), "window")
     return PageTable(name, "Windows of learning rates", note, columns, tuple(lines)) if lines else None

@@ -57,7 +57,8 @@ class Measure:
         minus: A second split, whose value is subtracted.
         metric: The metric; by default that of the recipe.
         rate: One of :data:`RATES`, for quantities that belong to one learning rate.
-        theta: Level for windows and steps; with ``of_best`` it is a share of the arm's own best value.
+        theta: Level for windows and steps; with ``of_best`` it is a share of the best value that the run has at any
+            look, and for windows of the best that the seed has at any rate.
         of_best: See ``theta``.
         when: One of :data:`WHEN`, for values and the lengths that they reach.
         below: For a bump, the loss below which a fall counts, such as that of a guess; by default every fall does.

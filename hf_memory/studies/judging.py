@@ -254,18 +254,20 @@ def seeds_that_solve(study: Study, place: Mapping[str, Any], measure: Measure) -
         place: One of its places.
         measure: A window of learning rates, whose level, split and metric are meant.
     """
-    level = dataclasses.replace(measure, quantity="steps_to")
     metric, found = measure.metric_in(study.recipe.metric_name), dict[float, list[bool | None]]()
-    for result in study.at_place(place):
-        if result.cell.stage == "search":
-            found.setdefault(result.cell.learning_rate, []).append(_solves(result, level, metric))
+    searched = [result for result in study.at_place(place) if result.cell.stage == "search"]
+    for seed in dict.fromkeys(result.cell.seed for result in searched):
+        runs = [result for result in searched if result.cell.seed == seed]
+        for run in runs:
+            found.setdefault(run.cell.learning_rate, []).append(_solves(run, runs, measure, metric))
     return {rate: Tally(own.count(True), own.count(False), len(own)) for rate, own in sorted(found.items())}
 
 
-def _solves(result: Result, level: Measure, metric: str) -> bool | None:
-    """Whether a run gets to a level; None where that was not measured."""
+def _solves(run: Result, runs: Sequence[Result], measure: Measure, metric: str) -> bool | None:
+    """Whether a run gets to the level that is set for the runs of its seed; None where that was not measured."""
     try:
-        return math.isfinite(_quantity(result, level, metric)) if result.is_known else None
+        known = run.is_known and all(own.is_known or not measure.of_best for own in runs)
+        return math.isfinite(_steps(run, measure, metric, _level(runs, measure, metric))) if known else None
     except UndecidedError:
         return None
 
@@ -291,8 +293,8 @@ def _of_rates(own: Mapping[float, Result], best: Result, measure: Measure, metri
     """A measure of the runs of one seed at all rates."""
     try:
         if measure.quantity == "lr_window":
-            level = dataclasses.replace(measure, quantity="steps_to")
-            return window({rate: math.isfinite(_quantity(run, level, metric)) for rate, run in own.items()})
+            level = _level(list(own.values()), measure, metric)
+            return window({rate: math.isfinite(_steps(run, measure, metric, level)) for rate, run in own.items()})
         if measure.quantity == "grid_regret":
             return grid_regret({rate: run.value(measure.split, metric) for rate, run in own.items()})
     except UndecidedError:
@@ -326,6 +328,32 @@ def _of_tests(result: Result, measure: Measure, metric: str) -> float:
     return value - read(measure.minus, metric) if measure.minus else value
 
 
+def _level(runs: Sequence[Result], measure: Measure, metric: str) -> float:
+    """The level that is to be held: ``theta``, or so much of the best that any of the runs has at any look.
+
+    Of nothing no share is held, so that the level is infinite there.
+    """
+    if not measure.of_best:
+        return measure.theta
+    values = [value for run in runs for _, value in _looks(run, measure, metric) if not math.isnan(value)]
+    best = max(values, default=0.0)
+    return measure.theta * best if best > 0 else math.inf
+
+
+def _looks(result: Result, measure: Measure, metric: str) -> list[tuple[int, float]]:
+    """The values of a run over its training."""
+    try:
+        return result.judged_curve(measure.split, metric)
+    except ValueError as error:
+        raise UndecidedError(str(error)) from error
+
+
+def _steps(result: Result, measure: Measure, metric: str, level: float) -> float:
+    """Steps until a run holds a level; infinite where it never does."""
+    steps = steps_to(_held(result, measure, metric, _looks(result, measure, metric), level), level)
+    return math.inf if steps is None else float(steps)
+
+
 def _held(
     result: Result, measure: Measure, metric: str, curve: list[tuple[int, float]], level: float
 ) -> list[tuple[int, float]]:
@@ -346,17 +374,14 @@ def _quantity(result: Result, measure: Measure, metric: str) -> float:
     Raises:
         UndecidedError: The run has no such quantity: a split or metric was not measured, or its history is lost.
     """
-    try:
-        if measure.quantity in _OF_TESTS:
-            return _of_tests(result, measure, metric)
-        curve = result.judged_curve(measure.split, "loss" if measure.quantity == "bump" else metric)
-    except ValueError as error:
-        raise UndecidedError(str(error)) from error
     if measure.quantity == "steps_to":
-        best = max((value for _, value in curve if not math.isnan(value)), default=math.nan)
-        level = measure.theta * best if measure.of_best else measure.theta
-        steps = steps_to(_held(result, measure, metric, curve, level), level)
-        return math.inf if steps is None else float(steps)
+        return _steps(result, measure, metric, _level([result], measure, metric))
+    if measure.quantity in _OF_TESTS:
+        try:
+            return _of_tests(result, measure, metric)
+        except ValueError as error:
+            raise UndecidedError(str(error)) from error
+    curve = _looks(result, measure, "loss" if measure.quantity == "bump" else metric)
     values = [value for _, value in curve if not math.isnan(value)]
     found = late_drop(values) if measure.quantity == "late_drop" else bump(curve, below=measure.below)
     if math.isnan(found):

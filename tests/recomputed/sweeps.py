@@ -131,11 +131,17 @@ class Sweep:
     def _of_training(self, runs: pandas.DataFrame, measure: dict, metric: str) -> pandas.Series:
         """A measure of the looks of each run."""
         kind, split, found = measure["quantity"], measure.get("split", "validation"), {}
+        curves = {cell: self._curve(run, split, "loss" if kind == "bump" else metric) for cell, run in runs.iterrows()}
+        levels = pandas.Series(measure.get("theta", 0.9), index=runs.index)
+        if measure.get("of_best"):
+            best = pandas.Series({cell: curve.max() for cell, curve in curves.items()})
+            if kind == "lr_window":  # the best that a seed has at any rate
+                best = best.groupby(runs.seed).transform("max")
+            levels = (levels * best).where(best > 0, math.inf)
         for cell, run in runs.iterrows():
-            curve = self._curve(run, split, "loss" if kind == "bump" else metric)
-            level = measure.get("theta", 0.9) * (curve.max() if measure.get("of_best") else 1.0)
+            curve, level = curves[cell], levels[cell]
             stop_at = run.stop_at if (split, metric) == ("validation", run.headline) else math.nan
-            if kind == "steps_to":
+            if kind in ("steps_to", "lr_window"):
                 found[cell] = steps_to(curve, level, stop_at)
             else:
                 found[cell] = bump(curve, measure.get("below") or math.inf) if kind == "bump" else late_drop(curve)
@@ -146,7 +152,7 @@ class Sweep:
         kind, split = measure.get("quantity", "value"), measure.get("split", "validation")
         metric = measure.get("metric") or ("rows_3_of_5" if kind == "cycle_reading" else self.metric)
         theta = measure.get("theta", 0.9)
-        if kind in ("steps_to", "late_drop", "bump"):
+        if kind in ("steps_to", "lr_window", "late_drop", "bump"):
             return self._of_training(runs, measure, metric)
         read = self._crossed if measure.get("when") == "crossing" else self.ended
         if kind == "extrapolation_length":
@@ -163,7 +169,7 @@ class Sweep:
     def _of_rates(self, runs: pandas.DataFrame, measure: dict) -> pandas.Series:
         """A measure of the runs of each seed at all rates."""
         is_window = measure["quantity"] == "lr_window"
-        values = self._of_runs(runs, {**measure, "quantity": "steps_to" if is_window else "value"}).set_axis(runs.rate)
+        values = self._of_runs(runs, measure if is_window else {**measure, "quantity": "value"}).set_axis(runs.rate)
         curves = {seed: own.sort_index() for seed, own in values.groupby(runs.seed.to_numpy())}
         return pandas.Series(
             {seed: window(np.isfinite(own)) if is_window else regret(own) for seed, own in curves.items()}
@@ -172,7 +178,7 @@ class Sweep:
     def seeds_that_solve(self, place: str, measure: dict) -> pandas.DataFrame:
         """Of the seeds of each rate, how many get to the level of a window, and how many there are."""
         runs = self._searched(place)
-        solved = np.isfinite(self._of_runs(runs, {**measure, "quantity": "steps_to"}))
+        solved = np.isfinite(self._of_runs(runs, {**measure, "quantity": "lr_window"}))
         return solved.groupby(runs.rate).agg(["sum", "size"])
 
     def _at_place(self, place: str, measure: dict) -> tuple[pandas.Series, set[int]]:

@@ -6,7 +6,15 @@ import math
 import pytest
 
 from hf_memory.studies.expectations import Expectation, Measure
-from hf_memory.studies.judging import UndecidedError, by_seed, judge_expectation, judge_study, named, needs_more_seeds
+from hf_memory.studies.judging import (
+    UndecidedError,
+    by_seed,
+    judge_expectation,
+    judge_study,
+    named,
+    needs_more_seeds,
+    seeds_that_solve,
+)
 from hf_memory.studies.verdicts import Tally
 from hf_memory.studies.watched import HistoryPoint
 from tests.studies.sweep_examples import made_up, tiny_recipe
@@ -330,6 +338,32 @@ def test_a_level_may_be_a_share_of_the_best():
     share = measure(quantity="steps_to", theta=0.8, of_best=True)
     assert by_seed(study, share)[0] == dict.fromkeys(range(3), 2.0)
     assert set(by_seed(study, dataclasses.replace(share, of_best=False))[0].values()) == {math.inf}
+
+
+def test_a_window_of_the_best_is_that_of_all_rates():
+    """A run that has nothing holds nine tenths of its own best, and nothing of the best that the seed has elsewhere."""
+    recipe, ends = tiny_recipe(learning_rates=[1e-4, 1e-3, 1e-2], seeds=THREE), {1e-4: 0.0, 1e-3: 0.8, 1e-2: 0.76}
+    values = {("lstm", rate, seed): end for rate, end in ends.items() for seed in range(3)}
+    study = made_up(recipe, values)
+    looks = [
+        [
+            HistoryPoint(step, "validation", {"token_accuracy": at, "loss": 1 - at})
+            for step, at in enumerate([0.0, end, end, end])
+        ]
+        for end in (ends[result.cell.learning_rate] for result in study.results)
+    ]
+    pairs = zip(study.results, looks, strict=True)
+    study = dataclasses.replace(study, results=tuple(dataclasses.replace(one, history=own) for one, own in pairs))
+    own = measure(quantity="lr_window", theta=0.9, of_best=True)
+    solved = seeds_that_solve(study, {"arm": "lstm"}, own)
+    assert {rate: tally.holds for rate, tally in solved.items()} == {1e-4: 0, 1e-3: 3, 1e-2: 3}
+    assert by_seed(study, own)[0] == pytest.approx(dict.fromkeys(range(3), 1.5))  # of three rates the upper two
+
+
+def test_of_nothing_no_share_is_held():
+    history = {"lstm": [(1, 0.0), (2, 0.0), (4, 0.0), (8, 0.0)]}
+    study = made_up(tiny_recipe(seeds=THREE), values_of((0.9, 0.8, 1.0)), history=history)
+    assert set(by_seed(study, measure(quantity="steps_to", of_best=True))[0].values()) == {math.inf}
 
 
 def test_the_longest_trained_length_is_that_of_all_shorter_ones_too():
