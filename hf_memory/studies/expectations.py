@@ -108,7 +108,7 @@ class Measure:
     @property
     def text(self) -> str:
         """The measure in words."""
-        what = self.quantity.replace("_", " ")
+        what = "decades of learning rates" if self.quantity == "lr_window" else self.quantity.replace("_", " ")
         if self.quantity == "value":
             what = (self.metric or "metric").replace("_", " ")
         if self.quantity in ("lr_window", "steps_to", "extrapolation_length", "longest_trained", "seed_reading"):

@@ -323,10 +323,8 @@ def test_a_relation_reads_as_a_sentence():
         {"arms": ["gru", "rnn"], "over": "max"},
         margin=0.5,
     )
-    assert (
-        item.text
-        == "lr window at 0.9 of its best on validation of lstm >= metric on validation of max of gru, rnn + 0.5"
-    )
+    left = "decades of learning rates at 0.9 of its best on validation of lstm"
+    assert item.text == f"{left} >= metric on validation of max of gru, rnn + 0.5"
     assert Expectation.from_json(item.to_json()) == item
     with pytest.raises(ValueError, match="unknown quantity: 'lr_windw'; did you mean 'lr_window'"):
         measure(quantity="lr_windw")
