@@ -19,8 +19,9 @@ LOWEST_CONSTRAINTS := constraints-lowest.txt
 LOWEST_IGNORED := ops tasks mixers docs cli/test_new.py distributed/test_families.py distributed/test_segments.py hub/test_convert.py \
   models/test_placement.py recomputed reports/test_browser.py studies/test_digests.py studies/test_judging.py \
   studies/test_lean.py studies/test_ray.py studies/test_replication.py studies/test_sizing.py studies/test_stacking.py \
-  studies/test_statistics.py studies/test_verdicts.py studies/test_workers.py test_architecture.py test_benchmarks.py \
-  test_clusters.py test_dependencies.py test_duplicates.py test_gpu.py test_negative_control.py test_reproduction.py test_sizes.py
+  studies/test_statistics.py studies/test_verdicts.py studies/test_windows.py studies/test_workers.py \
+  test_architecture.py test_benchmarks.py test_clusters.py test_dependencies.py test_duplicates.py test_gpu.py \
+  test_negative_control.py test_reproduction.py test_sizes.py
 LOWEST_TESTS := tests $(LOWEST_IGNORED:%=--ignore=tests/%)
 
 # Later Pythons, each as `python<version>` on the path, or named: `make test-matrix PYTHON_3.13=/path/to/python3.13`.

@@ -132,9 +132,7 @@ def replicate(
     folder.mkdir(parents=True, exist_ok=True)
     if retry_failed:
         forget_failures(folder)
-    found_before = read_replication(results)
-    known = () if found_before is None else (*found_before.earlier, found_before)
-    earlier = known if fresh else known[:-1]
+    earlier = _kept(results, fresh)
     shown = max((seed for found in earlier for seed in found.seeds), default=0)
     plan = _Plan(study, [named(study, judgement.expectation) for judgement in agreed], seeds, shown)
     seconds = {key(setting.place): setting.seconds for setting in plan.settings}
@@ -152,6 +150,13 @@ def replicate(
     replication = Replication(study.recipe.name, study.recipe.profile, plan.seeds, plan.searched, lines, earlier)
     write_text(folder / RECORD, json.dumps(sealed(encode(dataclasses.asdict(replication))), indent=1) + "\n")
     return replication
+
+
+def _kept(results: str | os.PathLike[str], fresh: bool) -> tuple[Replication, ...]:
+    """Tables of a folder that stay beside the next one: all of them for fresh seeds, else those before the last."""
+    found = read_replication(results)
+    known = () if found is None else (*found.earlier, found)
+    return known if fresh else known[:-1]
 
 
 def read_replication(results: str | os.PathLike[str]) -> Replication | None:

@@ -7,13 +7,11 @@ import pytest
 
 from hf_memory.studies.expectations import Expectation, Measure
 from hf_memory.studies.judging import (
-    UndecidedError,
     by_seed,
     judge_expectation,
     judge_study,
     named,
     needs_more_seeds,
-    seeds_that_solve,
 )
 from hf_memory.studies.verdicts import Tally
 from hf_memory.studies.watched import HistoryPoint
@@ -66,21 +64,6 @@ def test_an_arm_with_a_rate_of_its_own_is_measured_there():
     assert by_seed(study, measure())[0] == pytest.approx({0: 0.7, 1: 0.6, 2: 0.8})
 
 
-def test_a_window_counts_the_rates_that_a_seed_solved():
-    values = {("lstm", rate, seed): 0.9 for seed in (0, 1) for rate in RATES}
-    study = made_up(tiny_recipe(arms={"lstm": {}}, seeds={"search": [0, 1]}), values)
-    solved = [(1, 0.5), (2, 0.9), (4, 0.95), (8, 1.0)]
-    looks = {1e-3: solved, 1e-2: solved[:3]}  # two looks in a row above the level are not three
-    results = [
-        dataclasses.replace(result, history=made_history(result, looks[result.cell.learning_rate]))
-        for result in study.results
-    ]
-    study = dataclasses.replace(study, results=tuple(results))
-    assert by_seed(study, measure(quantity="lr_window", theta=0.9))[0] == pytest.approx({0: 0.5, 1: 0.5})
-    with pytest.raises(UndecidedError, match="must hold the rates"):
-        by_seed(study, measure(quantity="grid_regret"))
-
-
 @pytest.mark.parametrize(
     ("stop_at", "split", "last", "expected"),
     [
@@ -99,13 +82,6 @@ def test_a_run_that_its_own_rule_ended_above_a_level_holds_it(stop_at, split, la
     )
     found = by_seed(study, measure(quantity="steps_to", theta=0.9, split=split))[0]
     assert found == dict.fromkeys(range(3), expected)
-
-
-def made_history(result, curve):
-    """Looks at validation of one run."""
-    point = made_up(tiny_recipe(), {("lstm", 1e-3, 0): 1.0}, history={"lstm": curve}).results[0].history
-    assert [look.steps for look in point] == [step for step, _ in curve]
-    return point
 
 
 def test_steps_and_drops_come_from_the_history():
@@ -336,26 +312,6 @@ def test_a_level_may_be_a_share_of_the_best():
     share = measure(quantity="steps_to", theta=0.8, of_best=True)
     assert by_seed(study, share)[0] == dict.fromkeys(range(3), 2.0)
     assert set(by_seed(study, dataclasses.replace(share, of_best=False))[0].values()) == {math.inf}
-
-
-def test_a_window_of_the_best_is_that_of_all_rates():
-    """A run that has nothing holds nine tenths of its own best, and nothing of the best that the seed has elsewhere."""
-    recipe, ends = tiny_recipe(learning_rates=[1e-4, 1e-3, 1e-2], seeds=THREE), {1e-4: 0.0, 1e-3: 0.8, 1e-2: 0.76}
-    values = {("lstm", rate, seed): end for rate, end in ends.items() for seed in range(3)}
-    study = made_up(recipe, values)
-    looks = [
-        [
-            HistoryPoint(step, "validation", {"token_accuracy": at, "loss": 1 - at})
-            for step, at in enumerate([0.0, end, end, end])
-        ]
-        for end in (ends[result.cell.learning_rate] for result in study.results)
-    ]
-    pairs = zip(study.results, looks, strict=True)
-    study = dataclasses.replace(study, results=tuple(dataclasses.replace(one, history=own) for one, own in pairs))
-    own = measure(quantity="lr_window", theta=0.9, of_best=True)
-    solved = seeds_that_solve(study, {"arm": "lstm"}, own)
-    assert {rate: tally.holds for rate, tally in solved.items()} == {1e-4: 0, 1e-3: 3, 1e-2: 3}
-    assert by_seed(study, own)[0] == pytest.approx(dict.fromkeys(range(3), 1.5))  # of three rates the upper two
 
 
 def test_of_nothing_no_share_is_held():
