@@ -135,7 +135,8 @@ def index(chosen: list[Candidate], solved: float) -> str:
         "One for each mixer and task that it solves: the run of the studies in `examples/results` that keeps its "
         f"headline metric above 0.9 up to the longest length, of those with at least {solved:g} at the training "
         "length. `examples/collect_checkpoints.py` gathers them. What has no checkpoint here was not solved within the "
-        "budgets of these studies, which says nothing of what a mixer could learn.\n\n"
+        "budgets of these studies, which says nothing of what a mixer could learn, or did not fit: together they have "
+        f"at most {MOST_BYTES / 1e6:g} MB.\n\n"
         f"{markdown_table(heads, lines)}\n"
     )
 

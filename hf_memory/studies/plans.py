@@ -67,7 +67,7 @@ class Setting:
             learning_rate=learning_rate,
             seed=seed,
             learning_rate_grid=tuple(grid),
-            keep=recipe.keeps_checkpoints and stage != "search",
+            keep=recipe.keeps_checkpoints and (stage != "search" or not recipe.planned_seeds("final")),
         )
 
 

@@ -91,8 +91,8 @@ class Recipe:
         plateau: Level of the metric at which runs linger before they learn; None where there is none.
         first_depth: Depths of the grid are tried in order until the mean over the search's seeds on ``validation`` is
             above this level; the first such depth, else the last one, alone is judged. None for all depths.
-        checkpoints: Whether the final checkpoint of every run after the search stays in the results folder; by default
-            in all profiles but ``full``, whose models may be large.
+        checkpoints: Whether the final checkpoint of every run after the search, or of the search where none follows,
+            stays in the results folder; by default in all profiles but ``full``, whose models may be large.
         runs_of: Name of a recipe whose runs these are: nothing is trained, and its folder is read. None for own runs.
         control: The run that must work for anything else to count: the best of ``arms`` on ``split`` is ``at_least``.
         expectations: What the claim predicts, judged by :mod:`hf_memory.studies.judging`. One with ``for_each``, a list

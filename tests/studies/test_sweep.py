@@ -369,6 +369,12 @@ def test_the_checkpoints_of_judged_seeds_stay_and_are_those_of_the_rows(tmp_path
         assert row.metrics == result.rows["test_12"].metrics
 
 
+def test_where_no_run_follows_the_search_its_checkpoints_stay(tmp_path, workers):
+    study = run_sweep(tiny_recipe(seeds={"search": [0]}), tmp_path, progress=False)
+    assert {path.name for path in (tmp_path / CHECKPOINTS).iterdir()} == {result.digest for result in study.results}
+    assert {result.cell.stage for result in study.results} == {"search"}
+
+
 def test_a_recipe_may_keep_no_checkpoints_and_the_full_profile_keeps_none_unasked(tmp_path, workers):
     run_sweep(tiny_recipe(learning_rates=[1e-3], checkpoints=False), tmp_path, progress=False)
     assert not (tmp_path / CHECKPOINTS).exists()
