@@ -95,11 +95,15 @@ def test_a_replication_is_asked_for_with_its_seeds(call, monkeypatch):
     monkeypatch.setattr("hf_memory.cli.sweep.show_replication", lambda replication: None)
     monkeypatch.setattr(
         "hf_memory.studies.replication.replicate",
-        lambda study, folder, seeds, **others: asked.append((seeds, others["fresh"], others["stack"])),
+        lambda study, folder, seeds, **others: asked.append({"seeds": seeds, **others}),
     )
-    for flags in ([], ["--replicate", "5"], ["--replicate", "5", "--fresh", "--stack", "3"]):
-        assert call("sweep", str(RECIPE), "--profile", "smoke", *flags)[0] == 0
-    assert asked == [(5, False, 1), (5, True, 3)]
+    for flags in ([], ["--replicate", "5"], ["--replicate", "5", "--fresh", "--stack", "3", "--retry-failed"]):
+        assert call("sweep", str(RECIPE), "--profile", "smoke", "--workers", "2", "--overwrite", *flags)[0] == 0
+    as_swept = {"workers": 2, "backend": "local", "gpu_share": 0.0, "other_code": "overwrite", "seeds": 5}
+    assert asked == [
+        {**as_swept, "fresh": False, "stack": 1, "retry_failed": False},
+        {**as_swept, "fresh": True, "stack": 3, "retry_failed": True},
+    ]
     code, _, err = call("sweep", str(RECIPE), "--profile", "smoke", "--fresh")
     assert code == 2
     assert "fresh: there are no seeds to choose without --replicate" in err
