@@ -318,7 +318,7 @@ def withdrawn(folder: Path, recipes: Sequence[Recipe]) -> str:
         for entry in recipe.changed:
             claim, (_, tally) = entry["claim"], again.get(entry["claim"], ("", "no rows"))
             lines.append((recipe.name, claim, tally, "not held", entry["date"], entry["why"]))
-        asked = {item.claim: item.text for item in recipe.expectations}
+        asked = {item.claim: item.in_words(recipe.metric_name) for item in recipe.expectations}
         lines += [
             (recipe.name, claim, tally, "measured otherwise now", "", f"Measured then: {text}.")
             for claim, (text, tally) in again.items()
@@ -352,7 +352,8 @@ def _tally_of(study: Study, item: Mapping[str, Any]) -> tuple[str, str]:
         return "", f"refused now ({str(error).partition(', got')[0]})"
     judgement = judge_expectation(study, expectation)
     tally = judgement.tally
-    return expectation.text, judgement.reason if tally is None else f"{tally.holds} of {tally.planned}"
+    asked = expectation.in_words(study.recipe.metric_name)
+    return asked, judgement.reason if tally is None else f"{tally.holds} of {tally.planned}"
 
 
 if __name__ == "__main__":

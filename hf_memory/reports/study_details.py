@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from hf_memory.experiments.further import DECAYS
+from hf_memory.experiments.results import Row
 from hf_memory.reports.formats import words
 from hf_memory.reports.length_plots import set_lengths, shade_training
 from hf_memory.reports.plotting import (
@@ -39,7 +40,11 @@ _TIMES = {"at the end": ("solid", "o"), "at the first crossing": ((0, (1, 1.2)),
 """Dash and marker of each time of testing."""
 _SHIFTS = {"at the end": 1.0, "at the first crossing": 1.08}
 """Where points of each time stand beside their length, so that none hides another."""
-_UNITS = {"age": "events since the binding", "rate": "updates of the key in its row"}
+_UNITS = {
+    "age": "events since the binding",
+    "rate": "updates of the key in its row",
+    "updates": "updates of the key before the question",
+}
 """What an annotation counts."""
 
 
@@ -199,37 +204,44 @@ def decay_drawings(study: Study, group: str, results: Sequence[Result]) -> list[
 
 
 def slice_drawings(study: Study) -> list[Drawing]:
-    """Each metric that is told apart by annotations: a row for each training set, a column for each annotation."""
+    """Each metric told apart by annotations: a row for each training set and test, a column for each annotation.
+
+    The tests are the one at the training length and the longest one, since who has learned errs rarely in the first.
+    """
     wanted = study.recipe.evaluate.get("slices") or {}
     return [drawing for metric, names in wanted.items() if (drawing := _slices(study, metric, names)) is not None]
 
 
+def _sliced_rows(study: Study) -> dict[str, list[tuple[str, Result, Row]]]:
+    """By title of a panel: label, result and row of each run at its chosen rate."""
+    panels: dict[str, list[tuple[str, Result, Row]]] = {}
+    for group, results in by_task(study).items():
+        for label, result, home in headline_rows(study, results):
+            for row in {row.length: row for row in (home, *_tests(result)[-1:])}.values():
+                title = f"{group or study.recipe.title}, {row.length} tokens"
+                panels.setdefault(title, []).append((label, result, row))
+    return panels
+
+
 def _slices(study: Study, metric: str, annotations: Sequence[str]) -> Drawing | None:
-    groups = {group: headline_rows(study, results) for group, results in by_task(study).items()}
-    groups = {group: rows for group, rows in groups.items() if rows}
-    if not groups:
+    panels = _sliced_rows(study)
+    if not panels:
         return None
-    figure = Figure(figsize=(7.6, 0.9 + 2.4 * len(groups)), dpi=150, layout="constrained")
-    grid = figure.subplots(len(groups), len(annotations), sharey=True, sharex="col", squeeze=False)
+    figure = Figure(figsize=(7.6, 0.9 + 2.4 * len(panels)), dpi=150, layout="constrained")
+    grid = figure.subplots(len(panels), len(annotations), sharey=True, sharex="col", squeeze=False)
     styles, table, labels = study_styles(study), [], dict[str, str]()
-    for line, (group, found) in enumerate(groups.items()):
-        for axes, annotation in zip(grid[line], annotations, strict=True):
+    for line, (title, found) in zip(grid, panels.items(), strict=True):
+        labels |= {label: result.arm for label, result, _ in found}
+        for axes, annotation in zip(line, annotations, strict=True):
             curves: dict[str, Curve] = {}
             for label, result, row in found:
-                labels[label] = result.arm
                 for name, low in _slice_names(row.metrics, metric, annotation):
                     value = row.value(name)
-                    at = curves.setdefault(label, {}).setdefault(_place(low), [])
-                    at.append((of_seed(result.cell.seed), value))
-                    table.append((group, label, annotation, low, result.cell.seed, value, result.digest))
-            for label, values in curves.items():
-                draw_curve(axes, label, values, styles[labels[label]])
-            places = sorted({place for values in curves.values() for place in values})
-            axes.set_xticks(places, [_bin(int(place)) for place in places], fontsize=7)
-            name_panel(axes, group or study.recipe.title)
+                    curves.setdefault(label, {}).setdefault(_place(low), []).append((of_seed(result.cell.seed), value))
+                    table.append((title, label, annotation, low, result.cell.seed, value, result.digest))
+            _draw_slices(axes, curves, {label: styles[arm] for label, arm in labels.items()})
+            name_panel(axes, title)
             axes.set_xlabel(_UNITS.get(annotation, words(annotation)), fontsize=8)
-            axes.tick_params(labelsize=7)
-            plain(axes)
     shown = [line[5] for line in table]
     if metric == study.recipe.metric_name:
         limit_share(grid.ravel(), shown, 0.0)
@@ -239,11 +251,20 @@ def _slices(study: Study, metric: str, annotations: Sequence[str]) -> Drawing | 
     _explain(figure, {label: _key(styles[arm]) for label, arm in labels.items()})
     return Drawing(
         drawing_name(study, "", f"{metric}-slices"),
-        f"{words(metric)} at the training length by {' and by '.join(annotations)}, at the end of training; points are "
-        "seeds.",
+        f"{words(metric)} at the training length and at the longest test, by {' and by '.join(annotations)}, at the "
+        "end of training; points are seeds.",
         figure,
         to_csv(("data", "arm", "annotation", "from", "seed", "value", "cell"), table),
     )
+
+
+def _draw_slices(axes: Axes, curves: Mapping[str, Curve], styles: Mapping[str, Style]) -> None:
+    for label, values in curves.items():
+        draw_curve(axes, label, values, styles[label])
+    places = sorted({place for values in curves.values() for place in values})
+    axes.set_xticks(places, [_bin(int(place)) for place in places], fontsize=7)
+    axes.tick_params(labelsize=7)
+    plain(axes)
 
 
 def _slice_names(metrics: Iterable[str], metric: str, annotation: str) -> list[tuple[str, int]]:

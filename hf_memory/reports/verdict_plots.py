@@ -75,8 +75,8 @@ def verdict_drawing(study: Study, judgements: Sequence[Judgement]) -> Drawing | 
     figure = Figure(figsize=(_WIDTH, 0.5 + sum(heights)), dpi=150, layout="constrained")
     panels = figure.subplots(len(judgements), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axes, judgement, found in zip(panels, judgements, points, strict=True):
-        _draw_claim(axes, judgement, found)
-    figure.legend(handles=_legend(), loc="outside upper left", ncols=3, frameon=False, fontsize=7.5)
+        _draw_claim(axes, study.recipe.metric_name, judgement, found)
+    figure.legend(handles=_legend(judgements, points), loc="outside upper left", ncols=3, frameon=False, fontsize=7.5)
     table = [
         (judgement.expectation.claim, judgement.verdict, *dataclasses.astuple(point))
         for judgement, found in zip(judgements, points, strict=True)
@@ -97,7 +97,7 @@ def _outcome(judgement: Judgement) -> str:
     return f"{verdict_words(judgement).capitalize()}: {judgement.reason}"
 
 
-def _draw_claim(axes: Axes, judgement: Judgement, points: Sequence[SeedPoint]) -> None:
+def _draw_claim(axes: Axes, metric: str, judgement: Judgement, points: Sequence[SeedPoint]) -> None:
     """One row: the points of its seeds from top to bottom, or why there are none."""
     title = [*textwrap.wrap(judgement.expectation.claim, _LINE), *textwrap.wrap(_outcome(judgement), _LINE)]
     axes.set_title("\n".join(title), fontsize=8, loc="left")
@@ -115,7 +115,7 @@ def _draw_claim(axes: Axes, judgement: Judgement, points: Sequence[SeedPoint]) -
     axes.tick_params(labelsize=7)
     axes.grid(axis="x", **GRID)
     axes.set_axisbelow(True)
-    axes.set_xlabel(_sides_in_words(judgement.expectation), fontsize=7, loc="left")
+    axes.set_xlabel(_sides_in_words(judgement.expectation, metric), fontsize=7, loc="left")
     if any(math.isinf(value) for point in points for value in (point.left, point.right)):
         axes.annotate("never", (never, 0.6), ha="center", va="bottom", fontsize=7, annotation_clip=False)
 
@@ -169,22 +169,29 @@ def axis_of(expectation: Expectation, points: Sequence[SeedPoint]) -> tuple[floa
     return low, high, high
 
 
-def _sides_in_words(expectation: Expectation) -> str:
+def _sides_in_words(expectation: Expectation, metric: str) -> str:
     """The relation with its sides, as far as a line holds them."""
     sides = [expectation.left, expectation.right]
-    left, right = (textwrap.shorten(s.text, _LINE - 15) if isinstance(s, Measure) else by_seed([s]) for s in sides)
+    left, right = (
+        textwrap.shorten(side.in_words(metric), _LINE - 15) if isinstance(side, Measure) else by_seed([side])
+        for side in sides
+    )
     margin = f" {'+' if expectation.margin > 0 else '-'} {abs(expectation.margin):g}" if expectation.margin else ""
     return f"left: {left}\nholds where left {expectation.relation} {right}{margin}"
 
 
-def _legend() -> list[Line2D | Patch]:
-    """What the marks mean, once for all rows."""
+def _legend(judgements: Sequence[Judgement], points: Sequence[Sequence[SeedPoint]]) -> list[Line2D | Patch]:
+    """What the marks that stand in a figure mean, once for all rows."""
     left: dict[str, Any] = {"linestyle": "", **LEFT}
-    return [
-        Line2D([], [], **left, label="left side, one seed a line"),
-        Line2D([], [], linestyle="", **RIGHT, label="right side of the same seed"),
-        Line2D([], [], **THRESHOLD, label="threshold: right side with margin"),
-        Patch(**HOLDS, label="the relation holds where left lies here"),
-        Line2D([], [], **left, markerfacecolor="white", label="hollow: does not count"),
-        Line2D([], [], **{**left, "marker": NEVER}, label="never"),
+    drawn = [point for found in points for point in found]
+    measured = any(isinstance(item.expectation.right, Measure) for item in judgements if item.left)
+    never = any(math.isinf(value) for point in drawn for value in (point.left, point.right))
+    marks: list[tuple[bool, Line2D | Patch]] = [
+        (True, Line2D([], [], **left, label="left side, one seed a line")),
+        (measured, Line2D([], [], linestyle="", **RIGHT, label="right side of the same seed")),
+        (True, Line2D([], [], **THRESHOLD, label="threshold: right side with margin")),
+        (True, Patch(**HOLDS, label="the relation holds where left lies here")),
+        (not all(point.counts for point in drawn), Line2D([], [], **left, mfc="white", label="hollow: does not count")),
+        (never, Line2D([], [], **{**left, "marker": NEVER}, label="never")),
     ]
+    return [mark for stands, mark in marks if stands]

@@ -53,7 +53,7 @@ def _verdict_cells(study: Study, judgement: Judgement) -> Iterable[TableCell]:
     yield TableCell(judgement.reason, kind="text")
     yield TableCell(_side(study, judgement, expectation.left, judgement.left.values()), kind="text")
     yield TableCell(_side(study, judgement, expectation.right, judgement.right.values()), kind="text")
-    yield TableCell(expectation.text, kind="text")
+    yield TableCell(expectation.in_words(study.recipe.metric_name), kind="text")
     yield TableCell(expectation.because, kind="text")
 
 
@@ -97,8 +97,9 @@ def chance_by_luck(recipe: Recipe, expectation: Expectation) -> float:
 def expectation_table(recipe: Recipe, name: str) -> PageTable:
     """The claims as they were registered, before there is a verdict."""
     lines = [
-        TableLine(tuple(TableCell(text, kind="text") for text in (item.claim, item.published, item.text, item.because)))
+        TableLine(tuple(TableCell(text, kind="text") for text in (item.claim, item.published, asked, item.because)))
         for item in recipe.expectations
+        for asked in (item.in_words(recipe.metric_name),)
     ]
     note = "Registered before the runs; there is no verdict yet."
     return PageTable(

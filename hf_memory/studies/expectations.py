@@ -35,6 +35,14 @@ and at its end where it never did.
 """
 
 _SEARCHED = ("lr_window", "grid_regret")
+_AT_A_LEVEL = {
+    "lr_window": "decades of learning rates at",
+    "steps_to": "steps to",
+    "extrapolation_length": "length kept at",
+    "longest_trained": "longest length trained to",
+    "seed_reading": "passing (1 or 0) at",
+}
+"""Quantities that are read at a level of a metric, in words that the level ends."""
 _CYCLES = "rows_3_of_5"
 """The metric that the reading by cycles counts, where none is named."""
 
@@ -105,14 +113,13 @@ class Measure:
         """The seeds that tell: ``search`` where it is a matter of all rates, else ``chosen`` or ``fixed``."""
         return "search" if self.quantity in _SEARCHED or self.rate == "best" else self.rate
 
-    @property
-    def text(self) -> str:
-        """The measure in words."""
-        what = "decades of learning rates" if self.quantity == "lr_window" else self.quantity.replace("_", " ")
-        if self.quantity == "value":
-            what = (self.metric or "metric").replace("_", " ")
-        if self.quantity in ("lr_window", "steps_to", "extrapolation_length", "longest_trained", "seed_reading"):
-            what += f" at {self.theta:g}{' of its best' if self.of_best else ''}"
+    def in_words(self, default: str) -> str:
+        """The measure in words, in a recipe with this metric."""
+        metric = self.metric_in(default).replace("_", " ")
+        own = {"value": metric, "bump": "bump of the loss", "late_drop": f"late drop of {metric}", **_AT_A_LEVEL}
+        what = own.get(self.quantity, self.quantity.replace("_", " "))
+        if self.quantity in _AT_A_LEVEL:
+            what += f" {self.theta:g} of its best {metric}" if self.of_best else f" {metric} {self.theta:g}"
         what += " at the first crossing" if self.when == "crossing" else ""
         what += f" below {self.below:g}" if self.below is not None else ""
         where = "" if self.quantity == "extrapolation_length" else f" on {self.split}"
@@ -197,13 +204,13 @@ class Expectation:
         """All measures: both sides and the condition."""
         return tuple(found for found in (self.left, self.right, self.given) if isinstance(found, Measure))
 
-    @property
-    def text(self) -> str:
-        """The relation in words."""
-        right = self.right.text if isinstance(self.right, Measure) else f"{self.right:g}"
+    def in_words(self, metric: str) -> str:
+        """The relation in words, in a recipe with this metric."""
+        left = self.left.in_words(metric)
+        right = self.right.in_words(metric) if isinstance(self.right, Measure) else f"{self.right:g}"
         margin = f" {'+' if self.margin > 0 else '-'} {abs(self.margin):g}" if self.margin else ""
-        given = f", given that {self.given.text} >= {self.given_at_least:g}" if self.given else ""
-        return f"{self.left.text} {self.relation} {right}{margin}{given}"
+        given = f", given that {self.given.in_words(metric)} >= {self.given_at_least:g}" if self.given else ""
+        return f"{left} {self.relation} {right}{margin}{given}"
 
     @property
     def asks_for_more(self) -> bool:

@@ -201,8 +201,9 @@ def check_registered(recipe: Recipe, record: Path) -> None:
             continue
         if not any(_is_same(item, other) for other in recipe.expectations):
             raise ValueError(
-                f"expectations: {item.claim!r} was registered before these runs ({item.text}) and is not expected now; "
-                "list its wording under `changed` with date and why, or choose another results folder"
+                f"expectations: {item.claim!r} was registered before these runs "
+                f"({item.in_words(study.recipe.metric_name)}) and is not expected now; list its wording under "
+                "`changed` with date and why, or choose another results folder"
             )
         change = _difference(_plan(study.recipe, item), _plan(recipe, item)) if has_results else ""
         if change:

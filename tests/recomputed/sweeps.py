@@ -36,7 +36,10 @@ class Sweep:
 
     def __init__(self, record: Path, recipe: dict | None = None):
         self.recipe = recipe or json.loads(record.read_text())["recipe"]
-        self.runs = read_cells(record)
+        self._take(read_cells(record))
+
+    def _take(self, runs: pandas.DataFrame) -> None:
+        self.runs = runs
         self.rows = read_rows(self.runs)
         self.runs["diverged"] = self.runs.index.isin(self.rows.cell[self.rows.diverged])
         self.runs["headline"] = self.rows[self.rows.split == "validation"].groupby("cell").headline.first()

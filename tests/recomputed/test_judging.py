@@ -6,6 +6,8 @@ import json
 import numpy as np
 import pytest
 
+import hf_memory.studies.replication
+import hf_memory.studies.sweep
 from hf_memory.experiments.metrics import MetricValue
 from hf_memory.experiments.results import write_cell
 from hf_memory.storage import digest, sealed
@@ -13,10 +15,13 @@ from hf_memory.studies.expectations import Measure
 from hf_memory.studies.judging import judge_study, seeds_that_solve
 from hf_memory.studies.outcomes import Result, Study, find_records, read_study, write_record
 from hf_memory.studies.plans import final_cells, make_settings, search_cells
+from hf_memory.studies.replication import replicate, summary
+from hf_memory.studies.sweep import run_sweep
 from hf_memory.studies.watched import HistoryPoint, write_history
+from tests.recomputed.again import Again, in_a_sentence, lines_of
 from tests.recomputed.sweeps import Sweep
 from tests.recomputed.verdicts import judge
-from tests.studies.sweep_examples import made_up_row, tiny_recipe
+from tests.studies.sweep_examples import InlineWorkers, made_up_row, tiny_recipe
 
 METRIC = "token_accuracy"
 RATES = [1e-4, 4.64e-4, 2.15e-3, 1e-2]
@@ -127,3 +132,24 @@ def test_both_give_the_same_verdicts(tmp_path, recipe, seed, lost):
     sweep.recipe["control"] = {**recipe.control, "at_least": 1.5}
     study = dataclasses.replace(study, recipe=dataclasses.replace(recipe, control=sweep.recipe["control"]))
     assert {judge(sweep, item).reason for item in sweep.recipe["expectations"]} == {judge_study(study)[0].reason}
+
+
+def test_both_count_what_holds_again(tmp_path, monkeypatch):
+    for module in (hf_memory.studies.sweep, hf_memory.studies.replication):
+        monkeypatch.setattr(module, "make_workers", lambda *args: InlineWorkers())
+    claims = [
+        claim({}, ">", 1.0),
+        claim({"arms": "gru", "split": "test_12"}, ">=", 0.0),
+        claim({"arms": ["lstm", "gru"], "over": "named"}, ">", 0.2),
+    ]
+    seeds = {"search": [0, 1], "looks": [5], "rows": "own"}
+    recipe = tiny_recipe(expectations=claims, seeds=seeds, training={"steps": 3})
+    theirs = replicate(run_sweep(recipe, tmp_path, progress=False), tmp_path, 5, progress=False)
+    first = Sweep(*find_records(tmp_path))
+    again = Again(first, tmp_path / "replication")
+    lines = lines_of(first, again)
+    assert [(line.claim, line.first.holds, line.again.holds, line.held) for line in lines] == [
+        (line.claim, line.first.holds, line.again.holds, line.holds) for line in theirs.lines
+    ]
+    assert len(lines) == 2
+    assert in_a_sentence(lines, again) == summary(theirs)

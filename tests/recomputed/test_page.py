@@ -6,7 +6,7 @@ compared with the text of the page. What is not recomputed:
 - numbers within the words of a recipe (its source, what differs from it, its claims), which no row holds;
 - the trials behind the scale of R5 and R6, of which the page says that they were typed by hand;
 - a withdrawn claim that is refused today, which has no number;
-- the table of a replication, of which there is none yet.
+- replications of a study before it was mended, of which there is none yet.
 """
 
 import contextlib
@@ -22,6 +22,7 @@ import jinja2
 import pytest
 import yaml
 
+from tests.recomputed.again import Again, in_a_sentence, lines_of
 from tests.recomputed.curves import MissingError
 from tests.recomputed.frames import read_recipe
 from tests.recomputed.sweeps import Sweep
@@ -42,6 +43,14 @@ def read(name):
     record = EXAMPLES / "results" / name / profile / f"{name}.{profile}.sweep.json"
     ended = record.is_file() and json.loads(record.read_text())["complete"]
     return recipe, Sweep(record, recipe) if ended else None
+
+
+@functools.cache
+def read_again(name):
+    """Its replication; None where there is none."""
+    recipe, sweep = read(name)
+    folder = EXAMPLES / "results" / name / recipe["profile"] / "replication"
+    return Again(sweep, folder) if (folder / "replication.json").is_file() else None
 
 
 def section_of(title):
@@ -119,6 +128,26 @@ def test_how_many_false_verdicts_to_expect(name):
     chance = sum(by_luck(sweep, item["left"]) for item in recipe["expectations"])
     told = f"these {len(recipe['expectations'])} relations a coin in every seed, {chance:.2f} of them would agree"
     assert told in section_of(recipe["title"])
+
+
+@pytest.mark.parametrize("name", ENDED)
+def test_what_agreed_is_run_again(name):
+    recipe, sweep = read(name)
+    tables = [table for table in tables_of(section_of(recipe["title"])) if "chance to hold" in table[0]]
+    again = read_again(name)
+    assert len(tables) == (again is not None)
+    if again is None:
+        return
+    lines = lines_of(sweep, again)
+    assert tables[0] == [
+        {
+            "claim": line.claim, "study": k_of_n(line.first), "chance to hold": f"{line.chance:.2f}",
+            "again": f"{line.again.holds} of {line.again.planned}" if line.again.planned else "missing",
+            "held": "yes" if line.held else "no",
+        }
+        for line in lines
+    ]  # fmt: skip
+    assert in_a_sentence(lines, again) in section_of(recipe["title"])
 
 
 def test_withdrawn_claims_read_again():
@@ -380,6 +409,9 @@ def test_every_sentence_of_the_template():
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string((EXAMPLES / "reproduction.md.jinja").read_text())
     recipes, suites = {path.stem: Numbers(path.stem) for path in RECIPES}, {name: Scores(name) for name in SUITES}
-    text = template.render(recipes=recipes, suites=suites, overview="", withdrawn="", replicated="")
+    again = {name: found for name in ENDED if (found := read_again(name)) is not None}
+    lines = [line for name, found in again.items() for line in lines_of(read(name)[1], found)]
+    replicated = in_a_sentence(lines, next(iter(again.values()))) if again else ""
+    text = template.render(recipes=recipes, suites=suites, overview="", withdrawn="", replicated=replicated)
     page = "## ".join(SECTIONS)
     assert [part for part in re.split(r"\n{2,}", text) if part.strip() not in page] == []

@@ -30,7 +30,7 @@ def judge(sweep: Sweep, item: dict) -> Verdict:
     """The verdict of a claim."""
     try:
         _check_control(sweep)
-        item = _named(sweep, item)
+        item = named(sweep, item)
         left, right, dropped = _sides(sweep, item)
     except MissingError as error:
         return Verdict("not decided", str(error))
@@ -62,7 +62,7 @@ def _check_control(sweep: Sweep) -> None:
             raise MissingError(f"the positive control reaches {best:.3f}, not {control['at_least']:g}")
 
 
-def _named(sweep: Sweep, item: dict) -> dict:
+def named(sweep: Sweep, item: dict) -> dict:
     """A claim with the one arm of its left side that the seeds of the search name, where it leaves that open."""
     left = item["left"]
     if left.get("over") != "named":

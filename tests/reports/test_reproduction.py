@@ -75,7 +75,7 @@ def lay(root, values=FINAL):
 def test_before_the_runs_the_page_shows_registered_claims_and_no_sentence_about_results(root):
     lines = write_reproduction(root).read_text().splitlines()
     assert lines[2] == "| [tiny](examples/recipes/tiny.yaml) | Tiny |  |  |  | 5 | 1 | cpu | registered |"
-    assert "| LSTM keeps it. | metric on test_12 of lstm >= 0.7 |" in lines
+    assert "| LSTM keeps it. | token accuracy on test_12 of lstm >= 0.7 |" in lines
     assert f"| {CHANGED[0]['claim']} | not held | 2026-11-28 | {CHANGED[0]['why']} |" in lines
     assert not any("LSTM has" in line for line in lines)
 
@@ -225,7 +225,7 @@ def with_rows(recipe):
 def test_withdrawn_claims_are_listed_with_what_their_rows_say_now(tmp_path):
     recipe = words_recipe()
     stored(tmp_path / "tiny", dataclasses.replace(recipe, changed=()), FINAL)
-    assert read_again(tmp_path / "tiny")["LSTM keeps it."] == ("metric on test_12 of lstm >= 0.7", "5 of 5")
+    assert read_again(tmp_path / "tiny")["LSTM keeps it."] == ("token accuracy on test_12 of lstm >= 0.7", "5 of 5")
     moved = dataclasses.replace(recipe.expectations[1], right=0.5)
     changed = ({"claim": "LSTM keeps it.", "date": "2026-11-28", "why": "Why."}, *CHANGED)
     now = dataclasses.replace(recipe, expectations=(moved,), changed=changed)
@@ -233,7 +233,7 @@ def test_withdrawn_claims_are_listed_with_what_their_rows_say_now(tmp_path):
         "| tiny | LSTM keeps it. | 5 of 5 | not held | 2026-11-28 | Why. |",
         f"| tiny | {CHANGED[0]['claim']} | no rows | not held | 2026-11-28 | {CHANGED[0]['why']} |",
         "| tiny | GRU keeps it. | 0 of 5 | measured otherwise now |  "
-        "| Measured then: metric on test_12 of gru >= 0.7. |",
+        "| Measured then: token accuracy on test_12 of gru >= 0.7. |",
     ]
 
 

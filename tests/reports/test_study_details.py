@@ -85,18 +85,33 @@ def test_what_decays_leave_stands_beside_the_curve():
     assert found["median_decay", "8"] == 0.1
 
 
-def test_stale_answers_stand_over_rate_and_age_with_a_row_for_each_training_set():
+def test_stale_answers_stand_over_rate_and_age_with_a_row_for_each_training_set_and_test():
     metrics = {"stale_at_age_0": 0.1, "stale_at_age_4_to_7": 0.4, "stale_at_rate_1": 0.2}
     evaluate = {"points": 0, "slices": {"stale": ["age", "rate"]}}
     drawing = drawn(study_of(BOTH, metrics=metrics, evaluate=evaluate, grid={"data.num_ones": [2, 4]}))["stale-slices"]
-    assert len(drawing.figure.axes) == 4
-    first = drawing.figure.axes[0]
-    assert first.get_xlabel() == "events since the binding"
-    assert [text.get_text() for text in drawing.figure.axes[2].get_xticklabels()] == ["0", "4-7"]
-    assert drawing.figure.axes[1].get_xlabel() == "updates of the key in its row"
+    titles = [axes.get_title(loc="left") for axes in drawing.figure.axes[::2]]
+    assert titles == [f"num_ones {ones}, {length} tokens" for ones in (2, 4) for length in (8, 12)]
+    first, below = drawing.figure.axes[0], drawing.figure.axes[-2]
+    assert below.get_xlabel() == "events since the binding"
+    assert [text.get_text() for text in below.get_xticklabels()] == ["0", "4-7"]
+    assert drawing.figure.axes[-1].get_xlabel() == "updates of the key in its row"
     assert [float(y) for y in first.lines[0].get_ydata()] == pytest.approx([0.1, 0.4])
-    assert len(table(drawing)) == 2 * 2 * 2 * 3
+    assert len(table(drawing)) == 2 * 2 * 2 * 2 * 3
+    assert {line["data"] for line in table(drawing)} == set(titles)
     assert [text.get_text() for text in drawing.figure.legends[0].get_texts()] == ["lstm", "gru"]
+
+
+def test_errors_of_the_longest_test_stand_under_its_length():
+    study = study_of(BOTH, metrics={"stale_at_age_0": 0.1}, evaluate={"points": 0, "slices": {"stale": ["age"]}})
+
+    def longer(result):
+        row = result.rows["test_12"]
+        row = dataclasses.replace(row, metrics={**row.metrics, "stale_at_age_0": MetricValue(0.4, 4, 10)})
+        return dataclasses.replace(result, rows={**result.rows, "test_12": row})
+
+    drawing = drawn(dataclasses.replace(study, results=tuple(map(longer, study.results))))["stale-slices"]
+    found = {line["data"].rsplit(", ", 1)[1]: float(line["value"]) for line in table(drawing)}
+    assert found == {"8 tokens": 0.1, "12 tokens": 0.4}
 
 
 def test_width_and_depth_share_an_axis_of_parameters():

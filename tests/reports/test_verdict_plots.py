@@ -1,6 +1,7 @@
 """The figure of verdicts draws every seed where its numbers are."""
 
 import csv
+import dataclasses
 import math
 
 import pytest
@@ -84,7 +85,7 @@ def test_each_claim_has_a_row_with_its_number_as_threshold():
     assert drawn(first, "right") == []
     assert drawn(first, "pair")[:2] == [(0.85, 0), (0.7, 0)]
     assert first.get_title(loc="left") == "LSTM keeps it.\nAgrees: holds in 5 of 5 seeds (0.48 to 1.00)"
-    assert first.get_xlabel().splitlines() == ["left: metric on test_12 of lstm", "holds where left >= 0.7"]
+    assert first.get_xlabel().splitlines() == ["left: token accuracy on test_12 of lstm", "holds where left >= 0.7"]
     assert drawn(third, "right") == [(0.55, 0), (0.45, -1), (0.55, -2), (0.45, -3), (0.55, -4)]
     assert drawn(third, "threshold")[0] == (1.05, 0)
     table = list(csv.DictReader(drawing.table.splitlines()))
@@ -94,6 +95,23 @@ def test_each_claim_has_a_row_with_its_number_as_threshold():
     }
     assert len(table) == 4 * 5 + 2
     assert "GRU learns a little. " in drawing.alt
+
+
+def test_the_legend_explains_the_marks_that_stand_there():
+    left, threshold = "left side, one seed a line", "threshold: right side with margin"
+    holds, other = "the relation holds where left lies here", "right side of the same seed"
+    number = Expectation.from_json({"claim": "x", "left": {"arms": "lstm"}, "relation": ">=", "right": 0.7})
+    values, thresholds = {100: 0.8, 101: 0.6}, {100: 0.7, 101: 0.7}
+    plain = Judgement(number, "agrees", values, thresholds, "")
+    assert explained(plain) == [left, threshold, holds]
+    assert explained(dataclasses.replace(plain, dropped=(101,))) == [left, threshold, holds, "hollow: does not count"]
+    steps = Judgement(STEPS, "agrees", {100: 200.0}, {100: math.inf}, "")
+    assert explained(plain, steps) == [left, other, threshold, holds, "never"]
+
+
+def explained(*judgements):
+    figure = verdict_drawing(made_up(words_recipe(), {}), judgements).figure
+    return [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 def test_without_a_measured_claim_there_is_no_figure():

@@ -92,7 +92,7 @@ def test_registered_claims_have_no_verdict():
     table = expectation_table(words_recipe(), "e")
     assert table.columns == ("claim", "published", "measured", "because")
     assert [line[0] for line in table.texts()] == [item["claim"] for item in WORDS]
-    assert table.texts()[2][2] == "metric on test_12 of lstm >= metric on test_12 of gru + 0.5"
+    assert table.texts()[2][2] == "token accuracy on test_12 of lstm >= token accuracy on test_12 of gru + 0.5"
 
 
 def test_a_changed_claim_counts_as_not_held():

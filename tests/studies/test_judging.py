@@ -197,7 +197,7 @@ def test_a_seed_counts_where_it_has_learned_what_the_claim_presupposes(learned, 
     judgement = judged(values, expectation)
     assert judgement.verdict == verdict
     assert judgement.dropped == tuple(range(learned, 5))
-    assert expectation.text.endswith("< 0.2, given that metric on validation of lstm >= 0.9")
+    assert expectation.in_words("recall").endswith("< 0.2, given that recall on validation of lstm >= 0.9")
     assert Expectation.from_json(expectation.to_json()) == expectation
 
 
@@ -269,7 +269,7 @@ def test_a_claim_that_some_arm_does_it_is_judged_on_the_arm_that_the_search_name
     some = expect({"arms": ["lstm", "gru"], "over": "named"}, ">=", 0.8)
     assert named(study, some).left.arms == ("lstm",)
     assert judge_expectation(study, some).tally == Tally(0, 5, 5)
-    assert "the one that the search names among lstm, gru" in some.text
+    assert "the one that the search names among lstm, gru" in some.in_words("recall")
     with pytest.raises(ValueError, match="named after the fact"):
         expect({"arms": ["lstm", "gru"], "over": "max"}, ">=", 0.8)
     assert expect({"arms": ["lstm", "gru"], "over": "max"}, "<=", 0.8).left.over == "max"
@@ -299,8 +299,8 @@ def test_a_relation_reads_as_a_sentence():
         {"arms": ["gru", "rnn"], "over": "max"},
         margin=0.5,
     )
-    left = "decades of learning rates at 0.9 of its best on validation of lstm"
-    assert item.text == f"{left} >= metric on validation of max of gru, rnn + 0.5"
+    left = "decades of learning rates at 0.9 of its best recall on validation of lstm"
+    assert item.in_words("recall") == f"{left} >= recall on validation of max of gru, rnn + 0.5"
     assert Expectation.from_json(item.to_json()) == item
     with pytest.raises(ValueError, match="unknown quantity: 'lr_windw'; did you mean 'lr_window'"):
         measure(quantity="lr_windw")
