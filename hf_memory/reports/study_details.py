@@ -46,6 +46,8 @@ _UNITS = {
     "updates": "updates of the key before the question",
 }
 """What an annotation counts."""
+_FEWEST = 20
+"""Answers of a run without which its share of them is not drawn: it stands in the table of the figure alone."""
 
 
 def detail_drawings(study: Study) -> list[Drawing]:
@@ -236,13 +238,15 @@ def _slices(study: Study, metric: str, annotations: Sequence[str]) -> Drawing | 
             curves: dict[str, Curve] = {}
             for label, result, row in found:
                 for name, low in _slice_names(row.metrics, metric, annotation):
-                    value = row.value(name)
-                    curves.setdefault(label, {}).setdefault(_place(low), []).append((of_seed(result.cell.seed), value))
-                    table.append((title, label, annotation, low, result.cell.seed, value, result.digest))
+                    seed, value, answers = result.cell.seed, row.value(name), row.metrics[name].denominator
+                    if answers >= _FEWEST:
+                        curves.setdefault(label, {}).setdefault(_place(low), []).append((of_seed(seed), value))
+                    table.append((title, label, annotation, low, seed, value, answers, result.digest))
             _draw_slices(axes, curves, {label: styles[arm] for label, arm in labels.items()})
             name_panel(axes, title)
-            axes.set_xlabel(_UNITS.get(annotation, words(annotation)), fontsize=8)
-    shown = [line[5] for line in table]
+    for axes, annotation in zip(grid[-1], annotations, strict=True):
+        axes.set_xlabel(_UNITS.get(annotation, words(annotation)), fontsize=8)
+    shown = [line[5] for line in table if line[6] >= _FEWEST]
     if metric == study.recipe.metric_name:
         limit_share(grid.ravel(), shown, 0.0)
     else:  # a share of errors, which is small where all is well
@@ -252,9 +256,9 @@ def _slices(study: Study, metric: str, annotations: Sequence[str]) -> Drawing | 
     return Drawing(
         drawing_name(study, "", f"{metric}-slices"),
         f"{words(metric)} at the training length and at the longest test, by {' and by '.join(annotations)}, at the "
-        "end of training; points are seeds.",
+        f"end of training; points are seeds, each of at least {_FEWEST} answers.",
         figure,
-        to_csv(("data", "arm", "annotation", "from", "seed", "value", "cell"), table),
+        to_csv(("data", "arm", "annotation", "from", "seed", "value", "answers", "cell"), table),
     )
 
 

@@ -29,7 +29,7 @@ def study_of(values, history=None, metrics=None, **changes):
 
 
 def with_metrics(result, metrics):
-    further = {name: MetricValue(value, value * 10, 10) for name, value in metrics.items()}
+    further = {name: MetricValue(value, value * 100, 100) for name, value in metrics.items()}
     rows = {split: dataclasses.replace(row, metrics={**row.metrics, **further}) for split, row in result.rows.items()}
     return dataclasses.replace(result, rows=rows)
 
@@ -106,7 +106,7 @@ def test_errors_of_the_longest_test_stand_under_its_length():
 
     def longer(result):
         row = result.rows["test_12"]
-        row = dataclasses.replace(row, metrics={**row.metrics, "stale_at_age_0": MetricValue(0.4, 4, 10)})
+        row = dataclasses.replace(row, metrics={**row.metrics, "stale_at_age_0": MetricValue(0.4, 40, 100)})
         return dataclasses.replace(result, rows={**result.rows, "test_12": row})
 
     drawing = drawn(dataclasses.replace(study, results=tuple(map(longer, study.results))))["stale-slices"]
@@ -114,10 +114,25 @@ def test_errors_of_the_longest_test_stand_under_its_length():
     assert found == {"8 tokens": 0.1, "12 tokens": 0.4}
 
 
+def test_shares_of_few_answers_are_told_and_not_drawn():
+    study = study_of(BOTH, metrics={"stale_at_age_0": 0.1}, evaluate={"points": 0, "slices": {"stale": ["age"]}})
+    few = {"stale_at_age_1": MetricValue(1.0, 19, 19), "stale_at_age_2_to_3": MetricValue(0.2, 4, 20)}
+
+    def rarer(result):
+        rows = {split: dataclasses.replace(r, metrics={**r.metrics, **few}) for split, r in result.rows.items()}
+        return dataclasses.replace(result, rows=rows)
+
+    drawing = drawn(dataclasses.replace(study, results=tuple(map(rarer, study.results))))["stale-slices"]
+    axes = drawing.figure.axes[-1]
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["0", "2-3"]
+    assert axes.get_ylim()[1] < 0.3
+    assert {(line["from"], line["answers"]) for line in table(drawing)} == {("0", "100"), ("1", "19"), ("2", "20")}
+
+
 def test_width_and_depth_share_an_axis_of_parameters():
     study = study_of({"lstm": (0.9, 0.9), "gru": (0.3, 0.9)}, grid={"width": [8, 16], "depth": [1, 2]})
     drawing = parameters_drawing(study, "", study.results)
-    axes = drawing.figure.axes[0]
+    axes = drawing.figure.axes[-1]
     assert drawing.figure.get_supxlabel() == "parameters of the blocks, without embeddings"
     assert [panel.get_title(loc="left") for panel in drawing.figure.axes] == ["lstm", "gru"]
     curves = {line.get_label(): line for line in axes.get_lines()}
