@@ -132,7 +132,7 @@ def test_shares_of_few_answers_are_told_and_not_drawn():
 def test_width_and_depth_share_an_axis_of_parameters():
     study = study_of({"lstm": (0.9, 0.9), "gru": (0.3, 0.9)}, grid={"width": [8, 16], "depth": [1, 2]})
     drawing = parameters_drawing(study, "", study.results)
-    axes = drawing.figure.axes[-1]
+    axes = drawing.figure.axes[0]
     assert drawing.figure.get_supxlabel() == "parameters of the blocks, without embeddings"
     assert [panel.get_title(loc="left") for panel in drawing.figure.axes] == ["lstm", "gru"]
     curves = {line.get_label(): line for line in axes.get_lines()}
