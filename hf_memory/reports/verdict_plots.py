@@ -154,7 +154,7 @@ def axis_of(expectation: Expectation, points: Sequence[SeedPoint]) -> tuple[floa
     """Both ends of a row's axis, and the place of what never happens.
 
     A reading passes or does not, and its axis has both. Of others at least a tenth is shown, of a share or of the
-    largest number, so that equal values do not look far apart.
+    largest number, so that equal values do not look far apart; and an axis of shares ends with them.
     """
     values = [value for point in points for value in (point.left, point.right, point.threshold) if math.isfinite(value)]
     values += [0.0, 1.0] if expectation.left.quantity.endswith("_reading") else []
@@ -162,7 +162,10 @@ def axis_of(expectation: Expectation, points: Sequence[SeedPoint]) -> tuple[floa
     least = 0.1 * (1 if expectation.left.quantity == "value" else max(1.0, abs(low), abs(high)))
     missing = max(least - (high - low), 0.0)
     pad = 0.05 * max(high - low, least)
+    shares = expectation.left.quantity == "value" and low >= 0 and high <= 1
     low, high = low - missing / 2 - pad, high + missing / 2 + pad
+    if shares:
+        low, high = max(low - max(high - 1 - pad, 0), -pad), min(high + max(-pad - low, 0), 1 + pad)
     if any(math.isinf(value) for point in points for value in (point.left, point.right)):
         never = high + 2 * pad
         return low, never + pad, never
