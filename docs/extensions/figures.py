@@ -62,9 +62,11 @@ def _eigenvalues(axes: Axes, facts: Sequence[MixerFacts]) -> None:
         if own.spectrum is None:
             axes.text(0.02, line, "keeps its inputs", va="center", color="#777777", fontsize=8)
             continue
-        low, high = own.spectrum
+        # In thousandths, so that the rounding of another machine does not make another file.
+        low, high = (round(value, 3) for value in own.spectrum)
         if own.switches:
-            axes.plot([min(own.switches.values()), low], [line, line], color=_TIED, linewidth=2, linestyle=":")
+            switched = round(min(own.switches.values()), 3)
+            axes.plot([switched, low], [line, line], color=_TIED, linewidth=2, linestyle=":")
         color = _FREE if own.depends_on_state else _TIED
         axes.plot([low, max(high, low + 0.01)], [line, line], color=color, linewidth=5, solid_capstyle="butt")
     axes.set_title("eigenvalues of a step, real parts, fresh weights", fontsize=9, loc="left")
