@@ -214,14 +214,13 @@ def slice_drawings(study: Study) -> list[Drawing]:
     return [drawing for metric, names in wanted.items() if (drawing := _slices(study, metric, names)) is not None]
 
 
-def _sliced_rows(study: Study) -> dict[str, list[tuple[str, Result, Row]]]:
-    """By title of a panel: label, result and row of each run at its chosen rate."""
-    panels: dict[str, list[tuple[str, Result, Row]]] = {}
+def _sliced_rows(study: Study) -> dict[tuple[str, int], list[tuple[str, Result, Row]]]:
+    """By training set and tested length: label, result and row of each run at its chosen rate."""
+    panels: dict[tuple[str, int], list[tuple[str, Result, Row]]] = {}
     for group, results in by_task(study).items():
         for label, result, home in headline_rows(study, results):
             for row in {row.length: row for row in (home, *_tests(result)[-1:])}.values():
-                title = f"{group or study.recipe.title}, {row.length} tokens"
-                panels.setdefault(title, []).append((label, result, row))
+                panels.setdefault((group, row.length), []).append((label, result, row))
     return panels
 
 
@@ -232,7 +231,7 @@ def _slices(study: Study, metric: str, annotations: Sequence[str]) -> Drawing | 
     figure = Figure(figsize=(7.6, 0.9 + 2.4 * len(panels)), dpi=150, layout="constrained")
     grid = figure.subplots(len(panels), len(annotations), sharey=True, sharex="col", squeeze=False)
     styles, table, labels = study_styles(study), [], dict[str, str]()
-    for line, (title, found) in zip(grid, panels.items(), strict=True):
+    for line, ((group, length), found) in zip(grid, panels.items(), strict=True):
         labels |= {label: result.arm for label, result, _ in found}
         for axes, annotation in zip(line, annotations, strict=True):
             curves: dict[str, Curve] = {}
@@ -241,12 +240,12 @@ def _slices(study: Study, metric: str, annotations: Sequence[str]) -> Drawing | 
                     seed, value, answers = result.cell.seed, row.value(name), row.metrics[name].denominator
                     if answers >= _FEWEST:
                         curves.setdefault(label, {}).setdefault(_place(low), []).append((of_seed(seed), value))
-                    table.append((title, label, annotation, low, seed, value, answers, result.digest))
+                    table.append((group, length, label, annotation, low, seed, value, answers, result.digest))
             _draw_slices(axes, curves, {label: styles[arm] for label, arm in labels.items()})
-            name_panel(axes, title)
+            name_panel(axes, f"{group or study.recipe.title}, {length} tokens")
     for axes, annotation in zip(grid[-1], annotations, strict=True):
         axes.set_xlabel(_UNITS.get(annotation, words(annotation)), fontsize=8)
-    shown = [line[5] for line in table if line[6] >= _FEWEST]
+    shown = [value for *_, value, answers, _ in table if answers >= _FEWEST]
     if metric == study.recipe.metric_name:
         limit_share(grid.ravel(), shown, 0.0)
     else:  # a share of errors, which is small where all is well
@@ -258,7 +257,7 @@ def _slices(study: Study, metric: str, annotations: Sequence[str]) -> Drawing | 
         f"{words(metric)} at the training length and at the longest test, by {' and by '.join(annotations)}, at the "
         f"end of training; points are seeds, each of at least {_FEWEST} answers.",
         figure,
-        to_csv(("data", "arm", "annotation", "from", "seed", "value", "answers", "cell"), table),
+        to_csv(("data", "length", "arm", "annotation", "from", "seed", "value", "answers", "cell"), table),
     )
 
 

@@ -84,8 +84,10 @@ def in_a_sentence(lines: list[Line], again: Again) -> str:
 
 def _runs_below(folder: Path, first: Sweep) -> pandas.DataFrame:
     """A line for each run of a folder, at the place of the first sweep's runs that are its like."""
-    alike = {_what_was_run(_definition(run.path)): run for run in first.runs[first.runs.headline.notna()].itertuples()}
-    lines = []
+    alike, lines = {}, []
+    for run in first.runs[first.runs.headline.notna()].itertuples():
+        known = alike.setdefault(_what_was_run(_definition(run.path)), run)
+        assert known.place == run.place  # else a run could belong to either
     for path in sorted(folder.glob("*.jsonl")):
         definition = _definition(path)
         run = alike[_what_was_run(definition)]

@@ -153,3 +153,7 @@ def test_both_count_what_holds_again(tmp_path, monkeypatch):
     ]
     assert len(lines) == 2
     assert in_a_sentence(lines, again) == summary(theirs)
+    for held in (2, 3, 12):  # of twelve lines, some of which hold: the study failed, or it stands
+        ours = [dataclasses.replace(lines[0], held=place < held) for place in range(12)]
+        made_up = tuple(dataclasses.replace(theirs.lines[0], holds=place < held) for place in range(12))
+        assert in_a_sentence(ours, again) == summary(dataclasses.replace(theirs, lines=made_up))
