@@ -7,6 +7,7 @@ import dataclasses
 import io
 import itertools
 import math
+import re
 import statistics
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -304,8 +305,10 @@ def _top(group: Sequence[str], heights: Mapping[str, float], gap: float) -> floa
 
 
 def name_panel(axes: Axes, label: str) -> None:
-    """Set the name of a panel, in several lines where it is long."""
-    mark_name(axes.set_title(textwrap.fill(label, _LETTERS), **NAME), label)
+    """Set the name of a panel, in several lines where it is long; an arm of a longer name breaks at an underscore."""
+    longer = re.compile(rf"\S{{{_LETTERS + 1},}}")
+    words = longer.sub(lambda word: word[0].replace("_", "_ "), label)
+    mark_name(axes.set_title(textwrap.fill(words, _LETTERS).replace("_ ", "_"), **NAME), label)
 
 
 def plain(axes: Axes) -> None:

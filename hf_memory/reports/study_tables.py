@@ -5,6 +5,7 @@ is in no mean.
 """
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -62,8 +63,8 @@ def _place_table(study: Study, name: str, title: str, choose: str) -> PageTable:
     columns = ("arm", *axes, *PLACE_FACTS, *splits)
     note = (
         f"{words(metric)}: mean over seeds, smallest and largest in brackets. State bytes are those at the "
-        "training length. Chance levels and baselines stand below. Behind ≥ the rate was best on the edge of the "
-        "grid, so that a better one may lie beyond."
+        "training length, seconds the median of training. Chance levels and baselines stand below. Behind ≥ the rate "
+        "was best on the edge of the grid, so that a better one may lie beyond."
     )
     return PageTable(name, title, note, columns, (*lines, *_level_lines(study, splits, len(axes))))
 
@@ -87,7 +88,7 @@ def _place_facts(
         _number(first.parameters_per_block if first else None),
         _number(first.parameters_non_embedding if first else None),
         _number(next((r.rows[home_split(r)].state_bytes for r in results if r.rows), None)),
-        _number(_mean_seconds(results)),
+        _number(_usual_seconds(results)),
         TableCell("" if choice is None else share(choice.best_per_seed)),
     )
 
@@ -263,11 +264,11 @@ def _run_value(result: Result, split: str, metric: str) -> TableCell:
     return TableCell(f"{fine_share(value)} {brackets(low, high)}", value)
 
 
-def _mean_seconds(results: Sequence[Result]) -> float | None:
-    """Mean training time of the runs that have one."""
+def _usual_seconds(results: Sequence[Result]) -> float | None:
+    """Median training time of the runs that have one: a machine that was busy once would move a mean by hours."""
     seconds = [next(iter(r.rows.values())).train_seconds for r in results if r.rows]
     known = [value for value in seconds if value is not None]
-    return sum(known) / len(known) if known else None
+    return statistics.median(known) if known else None
 
 
 def _number(value: float | None) -> TableCell:

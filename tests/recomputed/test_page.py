@@ -245,7 +245,7 @@ def facts_of(sweep, place, runs):
         "parameters per block": count(first.parameters_per_block),
         "parameters of blocks": count(first.parameters_non_embedding),
         "state bytes": count(home.state_bytes),
-        "seconds": count(facts.train_seconds.groupby("cell").first().mean()),
+        "seconds": count(facts.train_seconds.groupby("cell").first().median()),
         "mean of seeds' bests": f"{choice.mean_of_bests:.3f}" if choice else "",
     }
 

@@ -12,6 +12,7 @@ from hf_memory.reports.plotting import (
     draw_curve,
     finish,
     limit_share,
+    name_panel,
     of_seed,
     png,
     scale_bytes,
@@ -106,6 +107,20 @@ def test_curves_of_one_point_have_a_legend():
     draw_curve(axes, "gru", {1: seeds(0.2, 0.3)}, style_of("gru"))
     finish(axes, "steps", "loss", "")
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["gru"]
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("linear_transformer_published", "linear_transformer_\npublished"),
+        ("attention, data.rate_ratio 16", "attention, data.rate_ratio\n16"),
+        ("delta_net_reflections", "delta_net_reflections"),
+    ],
+)
+def test_the_name_of_a_panel_breaks_between_words_and_at_an_underscore_of_a_longer_one(name, lines):
+    _, axes = canvas()
+    name_panel(axes, name)
+    assert axes.get_title(loc="left") == lines
 
 
 @pytest.mark.parametrize("heights", [(0.5,) * 4, (0.1, 0.12, 0.5, 0.51), (0.0, 0.3, 0.6, 0.9), (0.9, 0.1, 0.9, 0.1)])
