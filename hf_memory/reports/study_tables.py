@@ -265,7 +265,7 @@ def _run_value(result: Result, split: str, metric: str) -> TableCell:
 
 
 def _usual_seconds(results: Sequence[Result]) -> float | None:
-    """Median training time of the runs that have one: a machine that was busy once would move a mean by hours."""
+    """Median training time of the runs that have one: one run on a busy machine would move a mean."""
     seconds = [next(iter(r.rows.values())).train_seconds for r in results if r.rows]
     known = [value for value in seconds if value is not None]
     return statistics.median(known) if known else None
