@@ -150,6 +150,17 @@ def test_hours_are_those_of_all_runs_with_their_evaluations_and_none_where_anoth
     assert dataclasses.replace(found, study=study, recipe=judged).hours == ""
 
 
+def test_seeds_are_counted_where_the_rate_is_chosen_and_not_in_the_search(root):
+    lay(root)
+    found = read_reproductions(root)["tiny"]
+    assert found.seeds_run == f"{len(SEEDS)}"
+    fewer = [run for run in found.study.results if (run.arm, run.cell.seed) != ("gru", SEEDS[-1])]
+    study = dataclasses.replace(found.study, results=tuple(fewer))
+    assert dataclasses.replace(found, study=study).seeds_run == f"{len(SEEDS) - 1} to {len(SEEDS)}"
+    running = dataclasses.replace(found.study, complete=False)
+    assert dataclasses.replace(found, study=running).seeds_run == ""
+
+
 def test_a_figure_is_shown_where_it_was_drawn_and_names_its_rows(root):
     record = lay(root)
     assert "![" not in write_reproduction(root).read_text()
