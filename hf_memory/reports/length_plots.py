@@ -12,8 +12,8 @@ from hf_memory.experiments.results import Row
 from hf_memory.experiments.summary import curves, reference_levels, studies, title
 from hf_memory.names import file_name
 from hf_memory.reports.formats import words
-from hf_memory.reports.plotting import Frames, draw_curve, limit_share, of_seed, png
-from hf_memory.reports.styles import BASELINE, BASELINE_NAME, CHANCE, TRAINED, arm_styles
+from hf_memory.reports.plotting import Frames, draw_curve, limit_share, name_level, of_seed, png
+from hf_memory.reports.styles import BASELINE, CHANCE, TRAINED, arm_styles
 from hf_memory.storage import write_bytes
 
 
@@ -79,9 +79,8 @@ def _draw_levels(axes: Axes, rows: Sequence[Row], metric: str | None, named: boo
             axes.plot(x, y, **CHANCE)
         else:
             axes.plot(x, y, **BASELINE)
-            side = "top" if chance and y[-1] < list(chance.values())[-1] else "bottom"
-            text = ", ".join(map(words, names)) if named else ""
-            axes.annotate(text, (x[-1], y[-1]), va=side, **BASELINE_NAME)
+            below = bool(chance) and y[-1] < list(chance.values())[-1]
+            name_level(axes, ", ".join(map(words, names)) if named else "", (x[-1], y[-1]), below)
     return [value for by_length in levels.values() for value in by_length.values()]
 
 

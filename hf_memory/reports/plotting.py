@@ -19,10 +19,11 @@ from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
+from matplotlib.text import Annotation
 from matplotlib.ticker import FuncFormatter
 
 from hf_memory.reports.formats import fine_share, size_in_bytes, words
-from hf_memory.reports.styles import GRID, INK, LEGEND, NAME, TITLE, Style
+from hf_memory.reports.styles import BASELINE_NAME, GRID, INK, LEGEND, NAME, TITLE, Style
 from hf_memory.reports.vectors import curve_of, mark_curve, mark_name, mark_points
 
 APART = 0.25
@@ -32,8 +33,10 @@ MOST = 6
 """Curves of a frame; where there are more, each has a panel of its own."""
 
 _COLUMNS, _LETTERS = 4, 26
-_GAP = 0.045
-"""Least distance between names at the ends of lines, as a share of the height of a frame."""
+_GAP, _SMALL_GAP = 0.045, 0.036
+"""Least distance between names at the ends of lines, and height of those of levels, as shares of a frame's height."""
+_LEVEL = "level"
+"""Marks the name of a level."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,6 +212,7 @@ def scale_bytes(axes: Axes, sizes: Iterable[float]) -> None:
 
 def finish(axes: Axes, x: str, y: str, title: str) -> None:
     """Set labels, title and grid, and name each line at its end, or in a legend where some curve has one point."""
+    _join_levels(axes)
     axes.set_xlabel(x)
     axes.set_ylabel(words(y))
     axes.set_title(title, **TITLE)
@@ -256,10 +260,7 @@ def line_ends(axes: Axes) -> dict[str, tuple[float, float, Any]]:
 
 def _name_ends(axes: Axes, ends: Mapping[str, tuple[float, float, Any]]) -> None:
     """Write the names of lines to the right of the axes, in their order and apart from each other."""
-    heights = {
-        label: float(axes.transAxes.inverted().transform(axes.transData.transform((axes.get_xlim()[0], y)))[1])
-        for label, (_, y, _) in ends.items()
-    }
+    heights = {label: _height(axes, y) for label, (_, y, _) in ends.items()}
     for label, height in spread_out(heights, _GAP).items():
         x, y, colour = ends[label]
         line = {"arrowstyle": "-", "color": colour, "linewidth": 1.2, "shrinkA": 0, "shrinkB": 4}
@@ -276,6 +277,45 @@ def _name_ends(axes: Axes, ends: Mapping[str, tuple[float, float, Any]]) -> None
             arrowprops=line,
         )
         mark_name(text, label)
+
+
+def name_level(axes: Axes, text: str, place: tuple[float, float], below: bool = False, across: str = "data") -> None:
+    """Write the name of a level that is no curve at a place on it, above or below its line.
+
+    Args:
+        axes: The frame. Names that would be written over each other are joined where it is finished.
+        text: The name.
+        place: Right end of the name, and the level.
+        below: Whether it stands below the line.
+        across: Coordinates of the right end, as matplotlib names them.
+    """
+    side = "top" if below else "bottom"
+    axes.annotate(text, place, xycoords=(across, "data"), va=side, gid=_LEVEL, **BASELINE_NAME)
+
+
+def _join_levels(axes: Axes) -> None:
+    """Let levels so near each other that their names would be written over each other share one text."""
+    names = [text for text in axes.texts if isinstance(text, Annotation) and text.get_gid() == _LEVEL]
+    texts = [text for text in names if text.get_text()]
+    below = {text: text.get_verticalalignment() == "top" for text in texts}
+    middles = {text: _height(axes, text.xy[1]) + _SMALL_GAP * (0.5 - below[text]) for text in texts}
+    groups: list[list[Annotation]] = []
+    for text in sorted(texts, key=lambda text: -middles[text]):
+        if not groups or middles[groups[-1][-1]] - middles[text] >= _SMALL_GAP:
+            groups.append([])
+        groups[-1].append(text)
+    for group in groups:
+        lowest = all(below[text] for text in group)
+        kept = (min if lowest else max)(group, key=lambda text: text.xy[1])
+        kept.set(text=", ".join(text.get_text() for text in group), va="top" if lowest else "bottom")
+        for text in group:
+            if text is not kept:
+                text.set_text("")
+
+
+def _height(axes: Axes, y: float) -> float:
+    """A value as a share of the height of the axes."""
+    return float(axes.transAxes.inverted().transform(axes.transData.transform((axes.get_xlim()[0], y)))[1])
 
 
 def spread_out(heights: Mapping[str, float], gap: float) -> dict[str, float]:

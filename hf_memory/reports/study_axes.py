@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from hf_memory.experiments.results import Row
 from hf_memory.names import file_name
 from hf_memory.reports.formats import words
-from hf_memory.reports.styles import BASELINE, BASELINE_NAME, CHANCE, Style, arm_styles
+from hf_memory.reports.plotting import name_level
+from hf_memory.reports.styles import BASELINE, CHANCE, Style, arm_styles
 from hf_memory.studies.outcomes import Result, Study
 
 
@@ -94,6 +95,5 @@ def draw_levels(
             equal.setdefault(value, []).append(words(name))
     for value, names in equal.items():
         axes.axhline(value, **BASELINE)
-        text, corner = ", ".join(names) if named else "", ("axes fraction", "data")
-        axes.annotate(text, (0.99, value), xycoords=corner, va="bottom", **BASELINE_NAME)
+        name_level(axes, ", ".join(names) if named else "", (0.99, value), across="axes fraction")
     return levels

@@ -12,6 +12,7 @@ from hf_memory.reports.plotting import (
     draw_curve,
     finish,
     limit_share,
+    name_level,
     name_panel,
     of_seed,
     png,
@@ -157,3 +158,35 @@ def test_an_axis_of_bytes_stands_also_where_nothing_has_a_size():
     _, axes = canvas()
     scale_bytes(axes, [0])
     assert axes.get_xscale() == "log"
+
+
+def test_levels_near_each_other_share_one_name_and_none_is_written_over_another():
+    figure, axes = canvas()
+    draw_curve(axes, "gru", {0: seeds(0.2), 1: seeds(0.2)}, style_of("gru"))
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    for name, level in {"low": 0.5, "high": 0.52, "alone": 0.9, "lowest": 0.1, "next": 0.11}.items():
+        name_level(axes, name, (1, level), below=level < 0.2)
+    name_level(axes, "", (1, 0.5))
+    finish(axes, "x", "y", "Levels")
+    figure.canvas.draw()
+    texts = [text for text in axes.texts if text.get_text() not in ("", "gru")]
+    assert [(text.get_text(), text.xy[1], text.get_va()) for text in texts] == [
+        ("high, low", 0.52, "bottom"),
+        ("alone", 0.9, "bottom"),
+        ("next, lowest", 0.1, "top"),
+    ]
+    boxes = [text.get_window_extent() for text in texts]
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+
+
+def test_names_of_levels_that_have_just_room_do_not_touch():
+    figure, axes = canvas()
+    draw_curve(axes, "gru", {0: seeds(0.2), 1: seeds(0.2)}, style_of("gru"))
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    for level in (0.5, 0.537, 0.574):
+        name_level(axes, f"level {level}", (1, level))
+    finish(axes, "x", "y", "Levels")
+    figure.canvas.draw()
+    boxes = [text.get_window_extent() for text in axes.texts if text.get_text().startswith("level")]
+    assert len(boxes) == 3
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
