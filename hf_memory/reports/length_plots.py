@@ -80,7 +80,8 @@ def _draw_levels(axes: Axes, rows: Sequence[Row], metric: str | None, named: boo
         else:
             axes.plot(x, y, **BASELINE)
             below = bool(chance) and y[-1] < list(chance.values())[-1]
-            name_level(axes, ", ".join(map(words, names)) if named else "", (x[-1], y[-1]), below)
+            if named:
+                name_level(axes, ", ".join(map(words, names)), (x[-1], y[-1]), below)
     return [value for by_length in levels.values() for value in by_length.values()]
 
 

@@ -295,8 +295,7 @@ def name_level(axes: Axes, text: str, place: tuple[float, float], below: bool = 
 
 def _join_levels(axes: Axes) -> None:
     """Let levels so near each other that their names would be written over each other share one text."""
-    names = [text for text in axes.texts if isinstance(text, Annotation) and text.get_gid() == _LEVEL]
-    texts = [text for text in names if text.get_text()]
+    texts = [text for text in axes.texts if isinstance(text, Annotation) and text.get_gid() == _LEVEL]
     below = {text: text.get_verticalalignment() == "top" for text in texts}
     middles = {text: _height(axes, text.xy[1]) + _SMALL_GAP * (0.5 - below[text]) for text in texts}
     groups: list[list[Annotation]] = []
@@ -310,7 +309,7 @@ def _join_levels(axes: Axes) -> None:
         kept.set(text=", ".join(text.get_text() for text in group), va="top" if lowest else "bottom")
         for text in group:
             if text is not kept:
-                text.set_text("")
+                text.remove()
 
 
 def _height(axes: Axes, y: float) -> float:

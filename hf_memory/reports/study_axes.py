@@ -95,5 +95,6 @@ def draw_levels(
             equal.setdefault(value, []).append(words(name))
     for value, names in equal.items():
         axes.axhline(value, **BASELINE)
-        name_level(axes, ", ".join(names) if named else "", (0.99, value), across="axes fraction")
+        if named:
+            name_level(axes, ", ".join(names), (0.99, value), across="axes fraction")
     return levels
